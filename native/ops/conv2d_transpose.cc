@@ -61,6 +61,7 @@ class Conv2dTranspose : public Kernel {
     const DenseOutput y(output, kOutput);
     const bool biased = layer_.use_bias && task.weights[1].present();
     const float* const bias = biased ? DenseInput(task.weights[1], kBias).data() : nullptr;
+    // Outputs on which nothing falls are the bias.
     for (std::int64_t i = 0; i < output.volume(); i += t.filters) {
       bias != nullptr ? std::copy_n(bias, t.filters, y.data() + i)
                       : std::fill_n(y.data() + i, t.filters, 0.0f);
@@ -107,6 +108,8 @@ class Conv2dTranspose : public Kernel {
       const Matrix gradients = t.columns_of(columns, type, count);
       const auto bytes = static_cast<std::size_t>(t.filters * element_bytes(type));
       for (std::int64_t n = 0; n < count; ++n) {
+        // Each column takes the gradient of the element that it fell on. What fell beside the tile
+        // has none.
         const std::int64_t to = n * t.sample() * t.row(), from = (first + n) * t.outputs();
         for_each_tap(t, [&](std::int64_t at, std::int64_t falls_on) {
           void* const column = gradients.at(to + at);
@@ -136,6 +139,7 @@ class Conv2dTranspose : public Kernel {
     for_each_block(t, kAtOnce, memory, body);
   }
 
+  // The sum over all pixels of the batch.
   static void bias_gradient(KernelTask& task, const Matrix& grads) {
     const TensorView& gradient = task.weight_grads[1];
     float* const sums = scratch(kSums, grads.cols);

@@ -15,7 +15,9 @@ namespace {
 using dnnl::algorithm;
 using dnnl::memory;
 
-// Applies oneDNN's `function`, or its derivative, to dense memory, of floats or bfloat16.
+// Applies oneDNN's `function`, or its derivative, to dense memory, of floats or bfloat16. A key
+// holds the pass, the number of elements and the type: the shape does not matter to an element-wise
+// function.
 class OneDnnEltwise {
  public:
   explicit OneDnnEltwise(algorithm function) : function_(function) {}

@@ -18,6 +18,7 @@ namespace {
 
 constexpr std::int64_t kRounded = 16;  // products are prepared for multiples of that many rows
 
+// h = f(a), times the gate's half where the layer has one.
 FLEXLEGION_SIMD void activate(ExpertActivation f, const float* a, const float* gated,
                               std::int64_t n, float* h) {
   for (std::int64_t i = 0; i < n; ++i) h[i] = f.value(a[i]);
@@ -32,7 +33,8 @@ struct HiddenRow {
   float *d_a, *d_gated, *weighted;
 };
 
-// Returns the gate's gradient.
+// The gradients of what lies between the two layers, of one row: p is dy times the second layer's
+// kernel. Returns the gradient of the row's gate, p h.
 FLEXLEGION_SIMD float differentiate(ExpertActivation f, float weight, const HiddenRow& row,
                                     std::int64_t n) {
   float sum = 0;
@@ -67,6 +69,7 @@ class Cpu {
   using Output = DenseOutput;
   using OutputMatrix = flexlegion::OutputMatrix;
 
+  // For each expert, the rows that chose it.
   class Rows {
    public:
     Rows(const float* gates, std::int64_t rows, std::int64_t experts) : chosen_(experts) {
@@ -101,6 +104,7 @@ class Cpu {
     std::memset(to.at(block.count * to.cols), 0,
                 static_cast<std::size_t>(to.rows - block.count) * bytes);
   }
+  // Rows of the block go back to where they came from, each times its gate if there is one.
   static void add(const Matrix& m, const Block& block, const float* by, std::int64_t by_stride,
                   float* to) {
     for (std::int64_t i = 0; i < block.count; ++i) {

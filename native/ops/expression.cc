@@ -31,6 +31,7 @@ namespace flexlegion {
 
 namespace {
 
+// In the order of Operation.
 constexpr const char* kNames[] = {
     "number",     "add",   "subtract",   "multiply", "divide",   "minimum", "maximum", "less",
     "less_equal", "equal", "where",      "clamp",    "hardtanh", "power",   "negate",  "abs",
@@ -66,6 +67,8 @@ Instruction instruction_of(const std::string& text, int values) {
 
 }  // namespace
 
+// A program is text: instructions between semicolons. Inputs are the first values, and each
+// instruction makes the next.
 Program program_of(const Attributes& attributes) {
   Program program;
   program.inputs = static_cast<int>(attributes.integer("inputs"));
@@ -107,6 +110,7 @@ BackwardWork::BackwardWork(const Program& program, const KernelTask& task) {
 
 namespace {
 
+// Up to three arrays; an operation with fewer arguments does not look at the others.
 struct Arguments {
   const float *a, *b, *c;
 };
@@ -118,6 +122,7 @@ FLEXLEGION_INLINE void run(const Arguments& x, float* y, std::int64_t n) {
     y[i] = value_of<VectorMath>(kOperation, x.a[i], x.b[i], x.c[i]);
   }
 }
+// A loop for each argument, so that which it is is a constant inside.
 template <Operation kOperation>
 FLEXLEGION_INLINE void run_slope(int argument, const Arguments& x, const float* y, const float* dy,
                                  float* dx, std::int64_t n) {
@@ -201,6 +206,7 @@ class Expression : public Kernel {
         sinks.emplace_back(v, Sink(task.input_grads[i], dy, task.adds_to_input_grad(i), kSums + v));
       }
     }
+    // An input's gradient may be nobody's business: indices, say.
     if (sinks.empty()) return;
     const BackwardWork work(program_, task);
     Block block(*this, task, dy, &work);

@@ -43,6 +43,7 @@ FLEXLEGION_SIMD void add_products(const float* x, const float* dy, const float* 
     products[c] += dy[c] * ((x[c] - mean[c]) * r[c]);
   }
 }
+// What the gradient needs to know of each channel.
 struct Slopes {
   const float *mean, *r, *gamma, *g_mean, *gh_mean;
 };
@@ -82,6 +83,7 @@ class GroupNorm : public Kernel {
     const bool wanted = task.wants_input_grad(0), adds = task.adds_to_input_grad(0);
     Channels c(*this, task, x_tile);
     const auto size = static_cast<std::size_t>(c.n);
+    // sums and products: of a sample. dbeta and dgamma: of all samples so far.
     std::vector<double> sums(size), products(size), dbeta(size), dgamma(size);
     std::vector<float> g_mean(size), gh_mean(size);
     for_each_sample(x_tile, dy_tile, wanted ? task.input_grads[0] : x_tile,
@@ -96,6 +98,7 @@ class GroupNorm : public Kernel {
                       for (std::size_t i = 0; i < size; ++i) {
                         dbeta[i] += sums[i];
                         dgamma[i] += products[i];
+                        // From here on, sums of g = dy gamma, and of g h.
                         sums[i] *= c.gamma[i];
                         products[i] *= c.gamma[i];
                       }

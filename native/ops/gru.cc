@@ -164,6 +164,7 @@ class Gru : public Kernel {
     const DenseOutput y(task.outputs[0], kY), saved(task.outputs[2], kSaved);
     float* const x_gates = scratch(kInputGates, n * layer.steps * width);
     float* const h_gates = scratch(kRecurrentGates, n * width);
+    // What depends on the inputs, of all steps at once.
     products_.multiply(layer.x, layer.kernel.transposed(), layer.rows(x_gates, width));
     for (std::int64_t t = 0; t < layer.steps; ++t) {
       products_.multiply(layer.states_before(y.data(), t), layer.recurrent.transposed(),
@@ -216,6 +217,7 @@ class Gru : public Kernel {
       products_.multiply(layer.step(gh, t), layer.recurrent, Matrix::row_major(dh, n, units, units),
                          adding(true));
     }
+    // After the first step, what is left in dh is the gradient of the initial state.
     if (task.wants_input_grad(1)) {
       const TensorView& dh0 = task.input_grads[1];
       write_or_add_view(dh0, dense_view(dh, dh0.tile, dh0.shape), task.adds_to_input_grad(1));

@@ -27,6 +27,8 @@ std::vector<std::string> names_of(const Registry& registry) {
   return names;
 }
 
+// The first thing that went wrong while libraries were loaded, for whoever starts the runtime to
+// report.
 std::string& mistake() {
   static std::string text;
   return text;
@@ -52,6 +54,8 @@ auto naming(const std::string& name, Body&& body) {
   }
 }
 
+// A kernel whose exceptions tell which operator threw. Everything else is passed on, also what a
+// kernel says of itself.
 class NamedKernel : public Kernel {
  public:
   NamedKernel(std::string name, std::unique_ptr<Kernel> kernel)
@@ -100,6 +104,7 @@ Number parsed(const std::string& name, const std::string& text) {
 
 }  // namespace
 
+// A linear search: there are few attributes, and kernels read them once, when they are made.
 const std::string& Attributes::text(const std::string& name) const {
   for (const auto& entry : entries_) {
     if (entry.first == name) return entry.second;
@@ -133,6 +138,7 @@ RegisterUpdateKernel::RegisterUpdateKernel(const std::string& optimizer,
   add_to(registry_of<UpdateKernelFactory>(kind), optimizer, std::move(factory));
 }
 
+// The factory reads the attributes, so a bad attribute is noticed here, before any task runs.
 std::unique_ptr<Kernel> make_kernel(const std::string& operator_type, const Attributes& attributes,
                                     DeviceKind kind) {
   return std::make_unique<NamedKernel>(

@@ -52,6 +52,7 @@ FLEXLEGION_INLINE float sum_over(std::int64_t n, const Term& term) {
   return lanes[0] + rest;
 }
 
+// Terms of a row's sums, as values or as vectors: x, and (x - mean)^2.
 struct ValueOf {
   const float* x;
   template <typename V>
@@ -75,6 +76,7 @@ struct RowMoments {
   float mean, r;
 };
 
+// Two passes over the row: squares about the mean do not cancel, however large the mean is.
 FLEXLEGION_INLINE RowMoments moments_of(const float* x, std::int64_t n, const Norm& norm) {
   const float share = 1.0f / static_cast<float>(n);
   const float mean = norm.center ? sum_over(n, ValueOf{x}) * share : 0.0f;
@@ -204,6 +206,7 @@ class LayerNorm : public Kernel {
 
  private:
   // A weight of the channels, or what stands for one that there is not.
+  // Ones or zeros cost a row of memory once, and spare each loop a version without the parameter.
   static const float* parameter(const KernelTask& task, int weight, float otherwise, int slot,
                                 std::int64_t n) {
     if (weight >= 0) return task.weights[static_cast<std::size_t>(weight)].f32();

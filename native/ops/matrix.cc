@@ -22,6 +22,7 @@ FLEXLEGION_SIMD void add_row(const float* row, std::int64_t n, float* sums) {
 void add_rows(const Matrix& rows, float* sums) {
   // Sums of so many columns stay in the first cache while all rows pass.
   constexpr std::int64_t kPiece = 1024;  // columns
+  // Narrow rows are widened a piece at a time.
   float copy[kPiece];
   for (std::int64_t c = 0; c < rows.cols; c += kPiece) {
     const std::int64_t n = std::min(kPiece, rows.cols - c);

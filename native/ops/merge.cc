@@ -16,6 +16,7 @@ FLEXLEGION_SIMD void sum_run(const float* a, const float* b, float* y, std::int6
   for (std::int64_t i = 0; i < n; ++i) y[i] = a[i] + b[i];
 }
 
+// y = or += a * b, of n contiguous numbers.
 FLEXLEGION_SIMD void product_run(const float* a, const float* b, float* y, std::int64_t n,
                                  bool adds) {
   write_or_add(adds, y, n, [=](std::int64_t i) FLEXLEGION_INLINE_LAMBDA { return a[i] * b[i]; });
@@ -85,6 +86,7 @@ class Multiply : public Kernel {
   }
 
  private:
+  // Five arrays of 8 KB, which the second cache of a core holds.
   static constexpr std::int64_t kBlock = 2048;
 
   static void one_gradient(const KernelTask& task, std::size_t input) {

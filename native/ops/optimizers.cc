@@ -15,6 +15,7 @@ SgdRule::SgdRule(const Attributes& attributes)
       decay_(attributes.number("weight_decay")),
       nesterov_(attributes.integer("nesterov") != 0) {}
 
+// What changes from step to step is the learning rate alone.
 SgdConstants SgdRule::constants(const RunState& run) const {
   return {static_cast<float>(run.learning_rate), static_cast<float>(momentum_),
           static_cast<float>(decay_), nesterov_};
@@ -37,6 +38,8 @@ AdamConstants AdamRule::constants(const RunState& run) const {
   c.rest1 = static_cast<float>(1.0 - beta1_);
   c.rest2 = static_cast<float>(1.0 - beta2_);
   c.epsilon = static_cast<float>(epsilon_);
+  // Adam adds the decay to the gradient, whose moments then hold it. AdamW shrinks the weights
+  // themselves.
   c.added_decay = decoupled_ ? 0.0f : static_cast<float>(decay_);
   c.shrink = decoupled_ ? static_cast<float>(1.0 - run.learning_rate * decay_) : 1.0f;
   c.step_size = static_cast<float>(run.learning_rate / (1.0 - std::pow(beta1_, t)));
@@ -46,6 +49,7 @@ AdamConstants AdamRule::constants(const RunState& run) const {
 
 namespace {
 
+// A loop for each rule, so that the compiler vectorises it without branches on the rule.
 FLEXLEGION_SIMD void sgd_run(float* w, const float* gradient, std::int64_t n,
                              const SgdConstants& c) {
   for (std::int64_t i = 0; i < n; ++i) sgd_step(w[i], gradient[i], c);
@@ -76,6 +80,7 @@ class Sgd : public UpdateKernel {
       });
       return;
     }
+    // States have the value's shape and tile, so one walk serves them all.
     const TensorView& velocity = states.at(0);
     for_each_run<3>({&value, &gradient, &velocity}, [&](const Offsets<3>& at, std::int64_t n) {
       momentum_run(value.f32() + at[0], gradient.f32() + at[1], velocity.f32() + at[2], n, c);

@@ -49,7 +49,9 @@ FLEXLEGION_INLINE void for_each_vector(std::int64_t n, Body&& body) {
   for (; i < n; ++i) body(0.0f, i);
 }
 
-// Of `count` rows of n elements, `step` apart: their maximum, or their sum times `scale`.
+// What combine() does: of `count` rows of n elements, `step` apart, their maximum, or their sum
+// times `scale`. Both directions of a window are this: rows of the image `in_row` apart, then
+// pixels `channels` apart.
 struct Combined {
   bool maximum;
   std::int64_t count, step, n;
@@ -82,6 +84,7 @@ struct Nans<float> {
   FLEXLEGION_INLINE void put_into(float& result) const { result = found != found ? found : result; }
 };
 
+// One vector of the result at a time: it stays in a register while all rows are read.
 template <bool kMaximum, typename Vector, typename From, typename To>
 FLEXLEGION_INLINE void combine_as(const Combined& of, const From* from, To* to) {
   for_each_vector<Vector>(of.n, [&](const auto& like, std::int64_t i) FLEXLEGION_INLINE_LAMBDA {
@@ -111,6 +114,7 @@ FLEXLEGION_INLINE void combine_of(const Combined& of, const From* from, To* to) 
   of.maximum ? combine_as<true, Vector>(of, from, to) : combine_as<false, Vector>(of, from, to);
 }
 
+// A version for machines with vectors of 16 floats, and one for others (NarrowFloats).
 FLEXLEGION_SIMD void combine_wide(const Combined& of, const float* from, float* to) {
   combine_of(of, from, to);
 }
@@ -154,6 +158,8 @@ FLEXLEGION_INLINE void reward_maximum(const PoolTile& t, std::int64_t rows, std:
   }
 }
 
+// The windows of one output row: whole vectors of channels, then the channels that are left, one by
+// one.
 template <typename Vector = Floats, typename Element>
 FLEXLEGION_INLINE void maximum_backward_of(const PoolTile& t, std::int64_t oh, const Element* x,
                                            const Element* dy, float* dx) {
@@ -275,12 +281,14 @@ class Pool2d : public Kernel {
   static void write_sample(const TensorView& gradient, bool adds, const Body& body) {
     const bool in_place = gradient.dense() && !gradient.narrow();
     float* const dx = in_place ? gradient.f32() : scratch(kSample, gradient.volume());
+    // In place, a gradient that adds goes on from what is there.
     if (!in_place || !adds) std::fill_n(dx, gradient.volume(), 0.0f);
     body(dx);
     if (in_place) return;
     write_or_add_view(gradient, dense_view(dx, gradient.tile, gradient.shape), adds);
   }
 
+  // A window's share of dy is computed once and added to each of its pixels.
   template <typename Element>
   void average_backward(const PoolTile& t, const Element* dy, float* dx) const {
     float* const share = scratch(kRow, t.channels);

@@ -31,6 +31,7 @@ constexpr int kLeftSlot = kKernelSlots + 1, kResultSlot = kKernelSlots + 2;
 
 enum Primitive { kPlain, kPacked, kLiking, kPack };  // first in each key
 
+// A dense tile's dimensions but the last, as rows.
 Matrix packed_matrix(void* data, const TensorView& view, DataType type) {
   const std::int64_t cols = view.extent(view.rank() - 1);
   return Matrix::row_major(data, cols == 0 ? 0 : view.volume() / cols, cols, cols, type);
@@ -61,6 +62,7 @@ std::int64_t bits_of(float value) {
   return bits;
 }
 
+// Addresses stand in no key: a primitive works on any.
 void append(onednn::Cache::Key& key, const Matrix& m) {
   key.insert(key.end(), {m.rows, m.cols, m.row, m.col, m.batch, m.batch_stride,
                          static_cast<std::int64_t>(m.type)});
@@ -128,6 +130,7 @@ bool suits_gemm(const Matrix& a, const Matrix& b, const Matrix& c, const Product
 void multiply_gemm(const Matrix& a, const Matrix& b, const Matrix& c,
                    const ProductOptions& options) {
   onednn::engine();  // holds oneDNN to the team's threads
+  // Of a factor that is stored by columns, the BLAS reads the transposed one.
   const bool transposed = a.col != 1;
   const auto status = dnnl_sgemm(
       transposed ? 'T' : 'N', 'N', c.rows, c.cols, a.cols, options.scale, a.f32(),
@@ -144,6 +147,7 @@ void execute(const onednn::Prepared& product, void* a, void* b, const Matrix& c,
                    {DNNL_ARG_DST, c.data}});
 }
 
+// Without gaps between rows, or between the matrices of a batch.
 bool dense(const Matrix& m) {
   return m.col == 1 && (m.rows == 1 || m.row == m.cols) &&
          (m.batch == 1 || m.batch_stride == m.rows * m.cols);

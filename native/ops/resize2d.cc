@@ -10,6 +10,7 @@
 namespace flexlegion {
 namespace {
 
+// to += factor * from, of the channels of one pixel.
 FLEXLEGION_SIMD void add_scaled(const float* from, float factor, float* to, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) to[i] += factor * from[i];
 }
@@ -25,6 +26,7 @@ class Resize2d : public Kernel {
     if (output.tile.empty()) return;
     const DenseInput x(task.inputs[0], 0);
     const DenseOutput y(output, 1);
+    // Up to four parts are added to each pixel.
     std::fill_n(y.data(), output.volume(), 0.0f);
     const std::int64_t c = output.extent(3);
     for_each_part(task.inputs[0], output, [&](std::int64_t in, std::int64_t out, float share) {
@@ -37,6 +39,7 @@ class Resize2d : public Kernel {
     if (!task.wants_input_grad(0)) return;
     const TensorView &input_grad = task.input_grads[0], &output_grad = task.output_grads[0];
     const DenseOutput dx(input_grad, 0, task.adds_to_input_grad(0));
+    // Neighbouring outputs share inputs, so shares are added up.
     std::fill_n(dx.data(), input_grad.volume(), 0.0f);
     if (!output_grad.tile.empty()) {
       const DenseInput dy(output_grad, 1);

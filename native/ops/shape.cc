@@ -100,7 +100,9 @@ TensorView permuted(const TensorView& input, const std::vector<int>& permutation
 
 namespace {
 
-// Rows that stay rows are copied; oneDNN knows how to transpose the others.
+// A copy between views of equal extents. Where the last dimension lies contiguously on both sides,
+// runs are copied. Otherwise it is a transpose, for which oneDNN has blocked code: reading columns
+// element by element would use one number of each cache line.
 class Mover {
  public:
   static bool takes(DataType type) { return type == DataType::bfloat16; }
@@ -110,6 +112,7 @@ class Mover {
     if (from.stride[rank - 1] == 1 && to.stride[rank - 1] == 1) {
       return write_or_add_view(to, from, adds);
     }
+    // A primitive is made for extents and strides, so tiles of one shape share it.
     onednn::Cache::Key key{adds, from.narrow(), to.narrow()};
     dnnl::memory::dims extents, from_strides, to_strides;
     for (int d = 0; d < rank; ++d) {
@@ -131,6 +134,7 @@ class Mover {
   onednn::Cache cache_;
 };
 
+// What the operators of ops/moves.h need of a kind of device.
 struct Cpu {
   using Input = DenseInput;
   using Output = DenseOutput;
@@ -155,6 +159,7 @@ class Transpose : public Kernel {
 
   void backward(KernelTask& task) override {
     if (!task.wants_input_grad(0) || task.input_grads[0].tile.empty()) return;
+    // The gradient seen in the output's order, so the same permutation serves both passes.
     mover_.move(task.output_grads[0], permuted(task.input_grads[0], permutation_),
                 task.adds_to_input_grad(0));
   }

@@ -124,6 +124,7 @@ void log_add_exp_view(const TensorView& to, const TensorView& from) {
   });
 }
 
+// Zero is all bits 0 in every type.
 void zero_view(const TensorView& to) {
   share_runs<1>({&to}, [](const Views<1>& parts, const Offsets<1>& at, std::int64_t n) {
     const auto bytes = static_cast<std::size_t>(n * element_bytes(parts[0]->type));
@@ -184,6 +185,8 @@ DenseInput::DenseInput(const TensorView& view, int scratch_slot, DataType type)
   memory_ = copy.data;
 }
 
+// A result that is added, or that lies with gaps, is computed in scratch memory first. All others
+// are computed in place, and commit() does nothing.
 DenseOutput::DenseOutput(const TensorView& view, int scratch_slot, bool adds, DataType type)
     : view_(view),
       result_(view.dense() && view.fits(type) && !adds ? view

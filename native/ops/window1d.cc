@@ -32,6 +32,7 @@ class Window1d : public Kernel {
   // `attributes` are those that both have.
   Window1d(const std::string& type_2d, const Attributes& of_1d, Entries attributes,
            DeviceKind kind) {
+    // The added dimension is h: one tap, steps of one, no padding.
     for (const char* name : {"kernel", "stride", "padding"}) {
       const std::string prefix = std::string(name) + "_";
       attributes.emplace_back(prefix + "h", prefix == "padding_" ? "0" : "1");
@@ -54,6 +55,8 @@ class Window1d : public Kernel {
   }
 
  private:
+  // The same task, its tiles seen with one more dimension. Biases have one dimension and stay as
+  // they are.
   static KernelTask images(const KernelTask& task) {
     KernelTask image = task;
     for (auto* views : {&image.inputs, &image.weights, &image.outputs, &image.input_grads,
