@@ -54,6 +54,7 @@ void copy_rows(const Matrix& to, const Matrix& from, bool adds) {
   });
 }
 
+// Whether products of such factors run on tensor cores, for which alignment matters.
 bool on_tensor_cores(DataType factors) {
   return is_narrow(factors) || precision() != Precision::fp32;
 }
@@ -107,6 +108,7 @@ class Aligned {
   Matrix given_, matrix_;
 };
 
+// One call of cuBLAS, whose matrices are stored by columns.
 void multiply_on_device(const Matrix& a, const Matrix& b, const Matrix& c, float beta,
                         float scale) {
   // c^T = b^T a^T
@@ -122,6 +124,7 @@ void multiply_on_device(const Matrix& a, const Matrix& b, const Matrix& c, float
                        ld, compute, CUBLAS_GEMM_DEFAULT));
     return;
   }
+  // A factor that all matrices of a batch share does not move on.
   const auto stride = [](const Matrix& m) { return m.batch == 1 ? 0 : m.batch_stride; };
   check(cublasGemmStridedBatchedEx(blas(), left.operation, right.operation, rows, columns, inner,
                                    &scale, b.data, factors, left.ld, stride(b), a.data, factors,
@@ -220,6 +223,7 @@ cublasComputeType_t compute_type(DataType factors, Precision precision) {
 
 #endif
 
+// For a factor that several products share: it is copied once.
 Matrix aligned_factor(const Matrix& m, std::int64_t met, int slot) {
 #if FLEXLEGION_CUDA
   if (on_tensor_cores(m.type) && m.batch == 1) {
@@ -232,6 +236,9 @@ Matrix aligned_factor(const Matrix& m, std::int64_t met, int slot) {
   return m;
 }
 
+// c = or += scale a b. On tensor cores, factors and results whose rows begin anywhere are worked on
+// as aligned copies where that pays, and extents that are no whole pieces are cut
+// (multiply_in_pieces).
 void multiply(const Matrix& a, const Matrix& b, const Matrix& c, bool adds, float scale) {
   if (a.cols != b.rows || c.rows != a.rows || c.cols != b.cols || a.type != b.type ||
       (c.type != a.type && c.type != DataType::float32)) {

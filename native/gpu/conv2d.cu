@@ -40,10 +40,12 @@ class Conv2d : public Kernel {
   // Scratch memory; the convolutions take more.
   enum Slot { kOutputGrad, kInput, kKernel, kBias, kOutput, kInputGrad, kKernelGrad, kSums };
 
+  // A tile as cuDNN takes it: dense, in the type of the layer.
   static Reals dense(const TensorView& view, Slot slot, DataType type) {
     return {DenseInput(view, slot, type).memory(), type};
   }
 
+  // Of one run of whole groups: what the task's filters read, and what they write.
   void forward_part(const ConvViews& views) const {
     const ConvTile tile = layer_.tile(views, views.y);
     const DataType type = views.y.type;
@@ -55,6 +57,7 @@ class Conv2d : public Kernel {
     y.commit();
   }
 
+  // The gradient before the activation is made once, in scratch memory, for all three products.
   void backward_part(const ConvViews& views) const {
     const ConvTile tile = layer_.tile(views, views.dy);
     const TensorView dy = before_activation(views);

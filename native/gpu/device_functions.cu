@@ -55,6 +55,8 @@ TensorView summed_gradient(const TensorView& stack) {
   return summed(stack, kSummedSlot, *flexlegion::device_functions(DeviceKind::gpu));
 }
 
+// The same three ways as ops/weight_update.cc: a gradient that is a tensor; a table of which the
+// touched rows are enough; a table of which all rows change, in blocks.
 void update(const WeightUpdate& update) {
   const auto by = [&](const TensorView& value, const TensorView& gradient,
                       const std::vector<TensorView>& states) {
@@ -109,6 +111,8 @@ void add_squares(const TensorView& gradient, double* sum) {
                 });
 }
 
+// The norm of some gradients together. The sum of squares stays on the device, where updates read
+// the norm: the host never waits for it.
 void find_norm(const std::vector<WeightGradient>& gradients, float* norm) {
   double* const total = scratch_doubles(kSquaresSlot, 1);
   for_each(1, [=] FL_BODY(std::int64_t) { *total = 0; });
@@ -137,6 +141,7 @@ struct Order {
   cudaEvent_t done = nullptr;
 };
 
+// A thread is one device's, so what it keeps is the device's.
 Order& order() {
   thread_local Order mine;
   return mine;
@@ -187,6 +192,7 @@ Recording record(void* arena, std::int64_t bytes, Precision precision, int parts
   return {work, [](void* its) { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(its)); }};
 }
 
+// One call for all launches of a task: the host's time for each of them is what a recording saves.
 void replay(const Recording& recording) {
   check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(recording.get()), gpu::stream()));
 }
@@ -233,6 +239,7 @@ int mark() {
   return next_mark++;
 }
 
+// Waits until the event has passed, and forgets it.
 std::int64_t time_of(int number) {
   Mark mine{};
   {
@@ -247,6 +254,7 @@ std::int64_t time_of(int number) {
   return mine.base->time + static_cast<std::int64_t>(1e6 * static_cast<double>(milliseconds));
 }
 
+// Recorded beside measured times: another version may choose other algorithms.
 std::string software() {
   int runtime = 0, blas_parts[3] = {};
   check(cudaRuntimeGetVersion(&runtime));
@@ -286,6 +294,8 @@ GpuFacts describe(int ordinal) {
   return facts;
 }
 
+// 0: copies between these two GPUs go through the host. Else 1 and the rank by which the driver
+// compares links.
 int peer_class(int from, int to) {
   int reaches = 0, rank = 0;
   check(cudaDeviceCanAccessPeer(&reaches, from, to));

@@ -29,6 +29,7 @@ struct Operands {
   }
 };
 
+// The program for one element: inputs first, then each instruction's value.
 FL_DEVICE float result_of(const Operands& x, std::int64_t i) {
   const Program& program = x.program;
   float value[Program::kMostValues], last = 0.0f;
@@ -65,6 +66,7 @@ FL_DEVICE void differentiate(const Operands& x, const BackwardWork& work, std::i
   }
   for (int v = 0; v < program.values(); ++v) gradient[v] = 0.0f;
   gradient[program.values() - 1] = dy;
+  // Reverse mode: each instruction hands its gradient on to its arguments.
   for (int k = program.size - 1; k >= 0; --k) {
     const Instruction& code = program.code[k];
     const int v = program.inputs + k;
@@ -133,6 +135,8 @@ class Expression : public Kernel {
       if (!task.wants_input_grad(i)) continue;
       const TensorView& dx = task.input_grads[i];
       const bool adds = task.adds_to_input_grad(i);
+      // An input of the output's shape has one term for each element, which its thread writes. A
+      // broadcast one is a sum, in a launch of its own.
       const Spread spread(dx, dy);
       if (dy.tile.empty()) {
         if (!adds) gpu::zero_view(dx);

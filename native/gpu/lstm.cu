@@ -19,6 +19,7 @@ namespace {
 
 using namespace lstm;
 
+// Scratch memory by purpose: what is alive at the same time has different slots.
 enum Slot {
   kX,
   kKernel,
@@ -161,6 +162,7 @@ class Lstm : public Kernel {
     const Matrix gates = scratch_matrix(kGateRows, n * steps, layer.width());
     multiply(layer.x, layer.kernel.transposed(), gates);
     for (std::int64_t t = 0; t < steps; ++t) {
+      // Without an initial state, the first step's product would be zero.
       if (t > 0 || layer.h0.data != nullptr) {
         multiply(t > 0 ? layer.step(y, t - 1) : layer.h0, layer.recurrent.transposed(),
                  layer.step(gates, t), true);
@@ -204,6 +206,7 @@ class Lstm : public Kernel {
     const Matrix gates = scratch_matrix(kGateRows, n * layer.steps, layer.width(), layer.type);
     for (std::int64_t t = layer.steps - 1; t >= 0; --t) {
       step_backward(layer, t, saved.data(), layer.c0, grads, reals(gates), dc);
+      // From the second turn on, the gradients of the state come from the step after.
       grads.c = {dc, DataType::float32};
       const Matrix now = layer.step(gates, t);
       if (t > 0) {
@@ -222,6 +225,7 @@ class Lstm : public Kernel {
     return gates;
   }
 
+  // dkernel = gates^T h before: one product over all steps, with the states side by side.
   static void recurrent_gradient(KernelTask& task, const Layer& layer, const Matrix& gates) {
     if (layer.steps > 1) {
       const Reals y(DenseInput(task.outputs[0], kY, layer.type).memory(), layer.type);

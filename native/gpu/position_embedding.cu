@@ -42,6 +42,7 @@ class PositionEmbedding : public Kernel {
     const Strided dy(grad), dtable(task.weight_grads[0]);
     const std::int64_t columns = task.weight_grads[0].volume();
     const bool adds = task.adds_to_weight_grad(0);
+    // One column an element of the table, one row a sample.
     sum_columns<1>(
         grad.extent(0), columns, 0,
         [=] FL_BODY(std::int64_t n, std::int64_t c) { return Sums<1>{{dy[n * columns + c]}}; },

@@ -28,6 +28,7 @@ void turn(const KernelTask& task, const TensorView& from, const TensorView& to, 
     const auto e = tiles(i);
     const bool first = i % channels / gap % 2 == 0;  // of its pair
     const std::int64_t other = first ? gap : -gap;
+    // Turning back swaps the sines of the two elements of a pair, and their signs.
     const float sine = e.at(3)[back ? other * sine_step : 0];
     const float x = e.at(1)[other * x_step];
     put(e[0], e[1] * e[2] + (first != back ? -x : x) * sine, adds);

@@ -28,6 +28,7 @@ class Take : public Kernel {
     const Reals x(in.memory(), type), y(out.memory(), type);
     const std::int32_t* const numbers = task.inputs[1].i32();
     for_each(output.volume(), [=] FL_BODY(std::int64_t i) {
+      // The element's place in (outer, taken, inner) dimensions.
       const std::int64_t inner = i % t.inner, j = i / t.inner % t.out, o = i / t.inner / t.out;
       y[i] = x[(o * t.in + numbers[t.out_lo + j]) * t.inner + inner];
     });
@@ -48,6 +49,7 @@ class Take : public Kernel {
       const std::int64_t inner = i % t.inner, e = i / t.inner % t.in, o = i / t.inner / t.in;
       float sum = 0;
       for (std::int32_t k = starts[e]; k < starts[e + 1]; ++k) {
+        // The lists are of the whole output, of which the task has a tile.
         const std::int64_t j = order[k] - t.out_lo;
         if (j >= 0 && j < t.out) sum += dy[(o * t.out + j) * t.inner + inner];
       }

@@ -23,9 +23,9 @@
 namespace flexlegion {
 namespace {
 
-// values = body(value of `first`, value of `second`), lane by lane.
-// Epilogues other than ReLU are functions of one float. A vector goes through an array for them,
-// whose loop the compiler can vectorise.
+// values = body(value of `first`, value of `second`), lane by lane. Epilogues other than ReLU are
+// functions of one float. A vector goes through an array for them, whose loop the compiler can
+// vectorise.
 template <typename Body>
 FLEXLEGION_INLINE void lane_by_lane(const Floats& first, const Floats& second, Floats& values,
                                     const Body& body) {
@@ -150,6 +150,7 @@ namespace {
 // the memory; as template parameters, two of them would make nine copies of the loop.
 enum class Use { none, write, add };
 
+// Where a gradient goes, and what is done with it.
 template <typename Element>
 struct InputGrad {
   Element* rows;
@@ -281,10 +282,14 @@ class BatchNorm : public Kernel {
     });
   }
 
+  // One pass over the tile for dx, the residual's gradient and both sums; then a pass over the
+  // channels, which makes the parameters' gradients of the sums.
   void backward(KernelTask& task) override {
     const TensorView &x = task.inputs[0], &dz = task.output_grads[0];
     if (dz.tile.empty()) return;
     const bool output_tells = epilogue_ != Epilogue::none && task.inputs.size() > kResidual;
+    // Without a residual, z follows from x, so it is computed again. With one, z is the output,
+    // which for a ReLU tells enough.
     const bool again = epilogue_ != Epilogue::none && !output_tells;
     const Parameters p(task, epsilon_, again ? task.weights[1].f32() : nullptr);
     double *const s = doubles(1, 2 * p.width), *const t = s + p.width;
@@ -313,6 +318,7 @@ class BatchNorm : public Kernel {
       for_each_row_group<5>(views, p.at_once,
                             [&](const RowGroup<5>& group) { backward_rows(of, group); });
     });
+    // Where several rows were taken as one, each channel has as many sums.
     fold(s, p.channels, p.at_once);
     fold(t, p.channels, p.at_once);
     write_gradients(task, p, s, t);

@@ -138,6 +138,8 @@ class Conv2d : public Kernel {
   // Where kernels and their gradients lie in oneDNN's layout.
   static constexpr int kLikedSlot = 4;
 
+  // One convolution over whole groups: the tile, the primitive for its shape, the kernel in the
+  // layout that the primitive likes, and the call.
   void forward_part(const ConvViews& views) {
     const ConvTile shapes = layer_.tile(views, views.y);
     if (depthwise::suits(shapes, layer_.activation)) return forward_depthwise(shapes, views);
@@ -164,6 +166,7 @@ class Conv2d : public Kernel {
     y.commit();
   }
 
+  // dy before the activation once, for the gradients of x, the kernel and the bias.
   void backward_part(const ConvViews& views) {
     const ConvTile shapes = layer_.tile(views, views.dy);
     if (depthwise::suits(shapes, layer_.activation)) return backward_depthwise(shapes, views);
@@ -187,6 +190,8 @@ class Conv2d : public Kernel {
     y.commit();
   }
 
+  // The kernel's and the bias's gradients are sums over the same pixels, so one function makes
+  // both.
   void backward_depthwise(const ConvTile& tile, const ConvViews& views) const {
     const DataType type = views.dy.type;
     const TensorView dy = before_activation(views, type);
@@ -233,6 +238,7 @@ class Conv2d : public Kernel {
     backward_data(tile, dy, views);
   }
 
+  // dx = the transposed convolution of dy. oneDNN asks for the forward convolution as a hint.
   void backward_data(const OnednnTile& tile, void* dy, const ConvViews& views) {
     const bool one_tap = tile.h.kernel == 1 && tile.w.kernel == 1;
     if (one_tap && (tile.h.stride > 1 || tile.w.stride > 1) && narrow_vectors()) {
@@ -252,6 +258,7 @@ class Conv2d : public Kernel {
     dx.commit();
   }
 
+  // The kernel's gradient by our own product, and the bias's as a sum of dy's rows.
   void backward_weights_by_panels(const OnednnTile& tile, const TensorView& dy,
                                   const ConvViews& views) {
     const DenseInput x(views.x, 2);
@@ -267,6 +274,7 @@ class Conv2d : public Kernel {
                       views.adds_dbias);
   }
 
+  // dkernel by oneDNN, in the layout that it likes, which is reordered into the user's afterwards.
   void backward_weights(const OnednnTile& tile, void* dy, const ConvViews& views) {
     const bool biased = layer_.use_bias && views.dbias.present();
     const std::int64_t which = primitive(kBackwardWeights, biased);
@@ -304,10 +312,12 @@ class Conv2d : public Kernel {
     dw.commit();
   }
 
+  // A primitive with a bias is another one than without.
   std::int64_t primitive(Primitive which, bool biased) const {
     return which + (layer_.use_bias && !biased ? kWithoutBias : 0);
   }
 
+  // The kernel's layout is left open (any_kernel), so that oneDNN chooses.
   dnnl::convolution_forward::primitive_desc describe_forward(const OnednnTile& tile,
                                                              Activation activation,
                                                              bool biased) const {

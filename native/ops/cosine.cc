@@ -126,9 +126,9 @@ class Cosine : public Kernel {
   }
 
  private:
-  // scaled others - scales^2 sums rows
-  // Where the product is added to the gradient's tile itself, the correction is subtracted from the
-  // sum in place; else from the product, before it is stored or added.
+  // scaled others - scales^2 sums rows. Where the product is added to the gradient's tile itself,
+  // the correction is subtracted from the sum in place; else from the product, before it is stored
+  // or added.
   void gradient(const Matrix& scaled, const Matrix& others, const Matrix& rows, const float* scales,
                 const float* sums, const TensorView& grad, bool adds) {
     const OutputMatrix result(grad, kResult, adds);

@@ -141,8 +141,8 @@ FLEXLEGION_INLINE void run_slope(int argument, const Arguments& x, const float* 
   }
 }
 
-// Calls body(std::integral_constant) for the operation: its loops are compiled one by one.
-// A fold over all operations: of the comparisons one is true, and calls its loop.
+// Calls body(std::integral_constant) for the operation: its loops are compiled one by one. A fold
+// over all operations: of the comparisons one is true, and calls its loop.
 template <typename Body, std::size_t... kAll>
 FLEXLEGION_INLINE void with(Operation operation, const Body& body, std::index_sequence<kAll...>) {
   ((static_cast<std::size_t>(operation) == kAll

@@ -115,9 +115,8 @@ struct Layer {
   Matrix rows(float* data, std::int64_t columns) const {
     return Matrix::row_major(data, n * steps, columns, columns);
   }
-  // The states before step t, (n, units).
-  // Copied, for the factor of the product has to be dense and of the factors' type, while y's rows
-  // of one step lie `steps` rows apart.
+  // The states before step t, (n, units). Copied, for the factor of the product has to be dense and
+  // of the factors' type, while y's rows of one step lie `steps` rows apart.
   Matrix states_before(const float* y, std::int64_t t) const {
     Matrix states = factors(kFactor, units);
     states.rows = n;

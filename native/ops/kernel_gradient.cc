@@ -46,9 +46,9 @@ FLEXLEGION_INLINE void copy_vector(const float* from, float* to) {
   store(to, v);
 }
 
-// Copies at most kWidth floats; vectors overlap where they do not fit.
-// Two overlapping vectors cover any number of floats from 4 to 16 without a loop. memcpy() of a
-// length that varies would be a call.
+// Copies at most kWidth floats; vectors overlap where they do not fit. Two overlapping vectors
+// cover any number of floats from 4 to 16 without a loop. memcpy() of a length that varies would be
+// a call.
 FLEXLEGION_INLINE void copy_few(const float* from, std::int64_t count, float* to) {
   if (count >= 8) {
     copy_vector<8>(from, to);
@@ -85,8 +85,8 @@ struct Panels {
   float* data;
   std::int64_t depth;
 
-  // Writes columns [col, end) of row k; without a source, zeros.
-  // A range of columns may cross from one panel to the next.
+  // Writes columns [col, end) of row k; without a source, zeros. A range of columns may cross from
+  // one panel to the next.
   FLEXLEGION_INLINE void write(std::int64_t k, std::int64_t col, std::int64_t end,
                                const float* from) const {
     static constexpr float kZeros[kWidth] = {};

@@ -205,8 +205,8 @@ class LayerNorm : public Kernel {
   }
 
  private:
-  // A weight of the channels, or what stands for one that there is not.
-  // Ones or zeros cost a row of memory once, and spare each loop a version without the parameter.
+  // A weight of the channels, or what stands for one that there is not. Ones or zeros cost a row of
+  // memory once, and spare each loop a version without the parameter.
   static const float* parameter(const KernelTask& task, int weight, float otherwise, int slot,
                                 std::int64_t n) {
     if (weight >= 0) return task.weights[static_cast<std::size_t>(weight)].f32();

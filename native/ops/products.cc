@@ -42,8 +42,8 @@ memory::desc desc_of(const Matrix& m) {
   return desc(m.type, {m.batch, m.rows, m.cols}, memory::dims{m.batch_stride, m.row, m.col});
 }
 
-// A factor of a product of `batch` matrices: as many dimensions as the result.
-// A factor that is one for all matrices of a batch has a batch of 1, which oneDNN repeats.
+// A factor of a product of `batch` matrices: as many dimensions as the result. A factor that is one
+// for all matrices of a batch has a batch of 1, which oneDNN repeats.
 memory::desc factor_desc(const Matrix& m, std::int64_t batch) {
   if (m.batch == batch) return desc_of(m);
   return desc(m.type, {1, m.rows, m.cols}, memory::dims{m.rows * m.cols, m.row, m.col});
