@@ -130,8 +130,8 @@ int fl_rt_start(int n_threads, const int32_t* threads, int n_cores, const int32_
     static std::vector<fl_device> devices;
     devices.clear();
     for (const fl::Device& device : all) {
-      // Memories are numbered by the first device that has them.
-      // Devices of one memory compete for it, so Python has to know which these are.
+      // Memories are numbered by the first device that has them. Devices of one memory compete for
+      // it, so Python has to know which these are.
       const auto first = std::find_if(all.begin(), all.end(), [&](const fl::Device& other) {
         return other.memory == device.memory;
       });

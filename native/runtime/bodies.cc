@@ -124,6 +124,7 @@ void zero_results(const KernelTask& task, const DeviceFunctions& device) {
 
 }  // namespace
 
+// How two partial values become one.
 Merge merge_of(Combine combine, const DeviceFunctions& device) {
   switch (combine) {
     case Combine::max:
@@ -158,8 +159,8 @@ Body kernel_body(const Graph& graph, const Plan& plan, const Launch& planned,
   const KernelTask blank = blank_task(graph, op);
   const bool forward = planned.pass == Pass::forward;
   const int parts = planned.parts;
-  // Whether the first part runs backward for all.
-  // Then the other parts' tasks have nothing to do, and only keep the launch's shape.
+  // Whether the first part runs backward for all. Then the other parts' tasks have nothing to do,
+  // and only keep the launch's shape.
   const bool idle = !forward && parts > 1 && first_part_alone(op, planned);
   std::vector<std::pair<std::size_t, std::size_t>> maxima;  // (output, binding of its stack)
   for (std::size_t i = 0; i < bindings.size(); ++i) {
@@ -168,12 +169,16 @@ Body kernel_body(const Graph& graph, const Plan& plan, const Launch& planned,
     if (output && b.combines && b.combine == Combine::max) maxima.emplace_back(b.position, i);
   }
   const int loss = loss_number(graph, planned.op);
+  // Everything up to here is found once, when the program is built. What follows runs in every
+  // iteration.
   const auto subtasks = std::make_shared<const Subtasks>(graph, planned);
   return [bindings, blank, forward, parts, idle, maxima, loss, kernels,
           subtasks](LeafContext& context) {
     const DeviceFunctions& device = *context.device;
     Kernel& kernel = kernels.on(context.kind);
     KernelTask task = blank;
+    // A copy of the blank task: bodies run on all processors at once, and share nothing that
+    // changes.
     task.run = context.arguments->run;
     if (loss >= 0 && loss < context.arguments->rows) {
       std::memcpy(&task.run.label_share, context.rows + loss, sizeof(double));
@@ -212,6 +217,7 @@ Body kernel_body(const Graph& graph, const Plan& plan, const Launch& planned,
       }
       (task.*b.list)[b.position] = view;
     }
+    // Of a linear operator whose input is cut into parts, a task may have none of it.
     const Part part = part_of(bindings, context.views);
     if (forward) {
       for (const TensorView& output : task.outputs) {
@@ -224,8 +230,8 @@ Body kernel_body(const Graph& graph, const Plan& plan, const Launch& planned,
       for (const auto& [output, binding] : maxima) {
         TensorView& gradient = task.output_grads[output];
         const TensorView& stack = context.views[binding];
+        // A maximum that several parts have reached rewards the first of them alone.
         gradient =
-            // A maximum that several parts have reached rewards the first of them alone.
             gradient_of_first(gradient, stack, context.point % stack.extent(0), kFirstSlot, device);
       }
       subtasks->run(kernel, task, context.point, device);
@@ -242,9 +248,8 @@ Recordable recordable_kernel(const Operator& op, const Launch& planned,
   return !tells && kernels.repeat_on(planned.devices) ? Recordable::always : Recordable::never;
 }
 
-// A sum task combines shards of an operator's partial values.
-// A launch may sum several outputs of one operator; each is a stack that it reads and a value that
-// it writes.
+// A sum task combines shards of an operator's partial values. A launch may sum several outputs of
+// one operator; each is a stack that it reads and a value that it writes.
 Body combine_body(const Plan& plan, const Launch& planned) {
   struct Output {
     std::size_t partial = 0, summed = 0;  // requirements
@@ -338,6 +343,7 @@ void stage_rows(const TensorView& tile, const HostArray& array, const std::int64
   const std::int64_t host_bytes = elements * (bytes ? 1 : element_bytes(DataType::float32));
   const auto stage_row = [&](std::int64_t i) {
     void* const to = tile.at((i - tile.tile.lo[0]) * tile.stride[0]);
+    // Rows beyond the batch are padding: zeros, which no loss counts.
     if (i >= count) {
       std::memset(to, 0, row_bytes);
       return;
@@ -361,6 +367,7 @@ void stage_rows(const TensorView& tile, const HostArray& array, const std::int64
   });
 }
 
+// A tile of a weight, from the host's array of all of it.
 void store_tile(const TensorView& tile, const char* base) {
   if (!tile.present()) return;
   Rect whole = tile.tile;

@@ -60,6 +60,7 @@ std::int64_t thread_time_ns() {
   return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
+// A write discards: Legion need not bring what was there. Everything else that writes reads, too.
 PrivilegeMode legion_privilege(Privilege privilege) {
   switch (privilege) {
     case Privilege::read:
@@ -210,9 +211,9 @@ void run_body(Executor& executor, int index, LeafContext& context, int device,
   if (timed) executor.note_later(record, begin, context.device->mark());
 }
 
-// Runs the parts of a fused launch; of a GPU's, those that repeat by their recordings.
-// Parts that repeat alike make one stretch, for which one recording is replayed. Parts whose times
-// are asked for are run one by one.
+// Runs the parts of a fused launch; of a GPU's, those that repeat by their recordings. Parts that
+// repeat alike make one stretch, for which one recording is replayed. Parts whose times are asked
+// for are run one by one.
 void run_parts(Executor& executor, RuntimeLaunch& launch, const LeafContext& context, int device,
                const std::vector<PhysicalRegion>& regions) {
   const auto replay = [&](const Recording& recording) {
@@ -246,6 +247,8 @@ void run_parts(Executor& executor, RuntimeLaunch& launch, const LeafContext& con
   }
 }
 
+// Every leaf task begins here: find the executor and the launch by the numbers in the arguments,
+// the device by the processor, and run the launch's code, or its parts one after the other.
 LeafContext run_leaf(const Task* task, const std::vector<PhysicalRegion>& regions) {
   const auto* arguments = static_cast<const TaskArguments*>(task->args);
   Executor& executor = Executor::find(arguments->executor);
@@ -254,6 +257,7 @@ LeafContext run_leaf(const Task* task, const std::vector<PhysicalRegion>& region
   const int device = machine.device_of(processor);
   const Device& here = machine.devices()[static_cast<std::size_t>(device)];
   keep_to_cores(here);
+  // Both settings are the thread's, and hold for all that the task calls.
   const WithoutSubnormals flushing;
   const Team team(here.threads, machine.worth_sharing());
   LeafContext context;

@@ -41,8 +41,8 @@ Launch only(const Launch& launch, std::size_t part) {
   return one;
 }
 
-// Host array -> staging tensor -> input tensor, as Program::add_load.
-// Both halves are measured in one step and their times added (Measurement::times).
+// Host array -> staging tensor -> input tensor, as Program::add_load. Both halves are measured in
+// one step and their times added (Measurement::times).
 Times measure_load(const Graph& graph, const Launch& launch, const Repeats& repeats) {
   const Requirement& into = launch.requirements.front();
   const Tensor& tensor = graph.tensors[into.tensor];

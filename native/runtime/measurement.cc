@@ -67,6 +67,7 @@ void sweep(std::int64_t bytes) {
   for (std::int64_t& word : memory) ++word;
 }
 
+// The devices that share a device's memory, itself first.
 std::vector<int> neighbours(int device) {
   const auto& devices = MachineState::get().devices();
   std::vector<int> all{device};
@@ -79,6 +80,7 @@ std::vector<int> neighbours(int device) {
   return all;
 }
 
+// A requirement of one task: a rectangle of a region's only field.
 LaunchRequirement whole(int region, PrivilegeMode privilege, const Rect& rect) {
   LaunchRequirement r;
   r.region = region;
@@ -105,6 +107,8 @@ void Measurement::add_fill(int device, LaunchRequirement requirement, Body body)
       add_task(kFillTask, device, {std::move(requirement)}, std::move(body), Side::host));
 }
 
+// A launch to be timed on one device. Its neighbours run the same beside it, each after a sweep of
+// its own.
 void Measurement::add_measured(const std::string& task, int device,
                                std::vector<LaunchRequirement> requirements, Body body,
                                const std::vector<bool>& cold, const std::vector<bool>& shared,
@@ -140,6 +144,7 @@ Times Measurement::run(const RunState& state, const Repeats& repeats,
   } else {
     if (repeats.warmups > 1) repeat(all_, repeats.warmups - 1, state, rows);
     const std::int64_t once = std::max<std::int64_t>(1, times().back());
+    // As many runs as the time for them allows, within bounds.
     const std::int64_t fitting = repeats.budget_ns / once;
     counted_ = static_cast<int>(std::clamp<std::int64_t>(fitting, repeats.least, repeats.most));
   }

@@ -25,6 +25,7 @@ constexpr int kOwnSlot = 4000, kPartSlot = 5000, kGivenSlot = 6000;
 constexpr std::int64_t kFew = 8;  // times as large a task is at least as the gradients added up
 constexpr std::int64_t kBlock = 1 << 15;  // elements of a tile, of which several stay in the cache
 
+// The part of a tile that a rectangle covers.
 TensorView narrowed_to(const TensorView& view, const Rect& rect) {
   TensorView part = view;
   for (int d = 0; d < rect.rank; ++d) part = narrowed(part, d, rect.lo[d], rect.hi[d]);
@@ -124,6 +125,7 @@ void Subtasks::run_parts(Kernel& kernel, const KernelTask& task, const Parts& pa
       sum = dense_view(scratch(slot, sum.volume()), sum.tile, sum.shape);
       mine.adds_weight_grad[t->position] = false;
     }
+    // Neighbouring parts stay on one thread, whose caches hold what they share.
     const int first = thread * count / threads, last = (thread + 1) * count / threads;
     for (int k = first; k < last; ++k) {
       KernelTask part = part_of(mine, parts[static_cast<std::size_t>(k)]);
@@ -206,6 +208,7 @@ void Subtasks::compute(Kernel& kernel, KernelTask& task, const DeviceFunctions& 
   for (const auto& [kept, result] : to_store) device.copy(kept, result);
 }
 
+// The size of a task: its largest tile.
 std::int64_t Subtasks::largest(const KernelTask& task) const {
   std::int64_t most = 0;
   for (const Touched& t : touched_) {
@@ -263,6 +266,7 @@ bool Subtasks::apart(const TensorView& view, const Touched& touched, const Parts
   return elements == view.tile.volume();
 }
 
+// The same task with all its tiles cut down to what one part of the operator's space touches.
 KernelTask Subtasks::part_of(const KernelTask& task, const Rect& part) const {
   KernelTask mine = task;
   for (const Touched& t : touched_) {
