@@ -32,8 +32,8 @@ std::int64_t slowest(const Problem& problem, const Split& split, Pass pass) {
 }
 
 // Whether every way back passes the same kinds of links as the way there, so that what is sent back
-// takes as long as what was sent.
-// Then the cost of gradients need not be computed: on most machines.
+// takes as long as what was sent. Then the cost of gradients need not be computed: on most
+// machines.
 bool ways_back_alike(const MachineModel& machine) {
   std::vector<int> reverse(machine.links.size(), -1);
   for (int a = 0; a < machine.memories; ++a) {
