@@ -31,6 +31,7 @@ struct Affine {
   Lanes<W> mean, scale, beta;  // scale: gamma / sqrt(variance + epsilon)
 };
 
+// The parameters of the channels that a thread has, in registers while it goes down the rows.
 struct Channels {
   MeansAndVariances moments;
   const float *gamma, *beta;
@@ -120,6 +121,7 @@ struct BackwardRows {
       sums[0][k] += grads[k];
       sums[1][k] += grads[k] * from_mean;
     }
+    // The residual is added as it is, so its gradient is that of the sum.
     if (d_residual.present()) d_residual.put(row, c, grads, adds_residual);
     if (dx.present()) dx.put(row, c, scaled, adds_dx);
   }

@@ -94,6 +94,7 @@ struct StatisticsGradient {
   }
 };
 
+// Per sample: any split of samples or channels computes its own without communication.
 class BatchNormStatistics : public Kernel {
  public:
   explicit BatchNormStatistics(const Attributes& attributes)
@@ -138,6 +139,7 @@ class BatchNormStatistics : public Kernel {
   bool evaluated_;  // in evaluation and prediction, too
 };
 
+// Joins the samples' statistics to those of the batch: 2 c numbers a sample.
 class BatchNormMoments : public Kernel {
  public:
   explicit BatchNormMoments(const Attributes& attributes)
@@ -194,6 +196,7 @@ class BatchNormMoments : public Kernel {
     const bool adds = task.adds_to_input_grad(0);
     for_each(task.input_grads[0].extent(0) * channels, [=] FL_BODY(std::int64_t k) {
       const std::int64_t i = k / channels, c = k % channels;
+      // Samples that pad the last batch have no part in the moments, and no gradient.
       const float each = i < samples ? share : 0.0f;
       const float difference = x.mean(i, c) - y.mean(0, c);
       put(dx.mean(i, c), each * (dy.mean(0, c) + 2 * dy.variance(0, c) * difference), adds);

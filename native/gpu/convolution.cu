@@ -51,6 +51,7 @@ void for_each_product(const ConvTile& v, const Body& body) {
       for (std::int64_t ow = 0; ow < v.w.out; ++ow) {
         for (std::int64_t kh = 0; kh < v.h.kernel; ++kh) {
           for (std::int64_t kw = 0; kw < v.w.kernel; ++kw) {
+            // Taps over the padding have no element under them.
             const std::int64_t ih = v.h.under(oh, kh), iw = v.w.under(ow, kw);
             if (ih < 0 || ih >= v.h.in || iw < 0 || iw >= v.w.in) continue;
             for (std::int64_t o = 0; o < v.filters; ++o) {
@@ -144,6 +145,7 @@ struct Plan {
   const DataType type;
   bool usable = true;  // until cuDNN says that it cannot compute it with this type
 
+  // Asks for all three directions at once: a plan of a training layer needs them all.
   Plan(const ConvTile& v, DataType type, Precision precision)
       : h(v.h),
         w(v.w),

@@ -66,6 +66,8 @@ void gradient(const Matrix& scaled, const Matrix& others, const Matrix& rows, co
   result.commit();
 }
 
+// Lengths are computed again backwards: two reads of the factors, instead of tensors that are saved
+// and moved.
 class Cosine : public Kernel {
  public:
   bool accumulates() const override { return true; }

@@ -46,6 +46,7 @@ using Tensor = std::shared_ptr<Tensor_attributes>;
 constexpr std::int64_t kVector = 8;  // channels that are read at once: 16 bytes
 constexpr std::int64_t kMostChannels = 128;
 
+// The tensors of a plan. A role is a tensor's number for cuDNN, and its scratch slot.
 enum Role {
   kQueries,
   kKeys,
@@ -172,6 +173,8 @@ struct Problem {
 // A graph of one operation, and cuDNN's plan of it, for whatever memory of these strides.
 class Plan {
  public:
+  // Building takes tenths of a second. Whether it succeeded is remembered, so that what cuDNN
+  // cannot do is asked once.
   explicit Plan(const Problem& problem) : p_(problem) {
     try {
       describe();
@@ -198,6 +201,8 @@ class Plan {
  private:
   static std::int64_t uid_of(Role role) { return role + 1; }
 
+  // The graph: one node of attention, forward or backward, and its tensors. Scores and sums are
+  // floats inside.
   void describe() {
     graph_.set_io_data_type(data_type())
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
@@ -336,6 +341,8 @@ bool fused_attention_backward(const KernelTask& task, bool causal, float scale) 
   problem.pass = Pass::forward_with_statistics;
   Plan& again = plan_of(problem.with(q, k, v, y));
   if (!again.usable()) return false;
+  // The statistics, all copies of tiles, and one workspace for both plans, which run one after the
+  // other.
   std::int64_t bytes = scratch_bytes(4 * problem.statistics());
   for (const Operand* x : {&q, &k, &v, &y, &dy, &dq, &dk, &dv}) bytes += x->bytes();
   const std::int64_t workspace = std::max(plan.workspace(), again.workspace());

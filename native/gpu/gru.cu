@@ -48,6 +48,7 @@ struct Extents : Steps {
   }
 };
 
+// The operands of a task as matrices, dense and in the factors' type.
 struct Layer : Extents {
   DataType type;                // of factors
   Matrix x, kernel, recurrent;  // (n steps, d), (3 units, d), (3 units, units)
@@ -108,6 +109,7 @@ Matrix states_before(const Layer& layer, const Reals& y) {
   return states;
 }
 
+// Outputs: 0 all states, 1 the last state, 2 what is saved.
 class Gru : public Kernel {
  public:
   explicit Gru(bool reverse) : reverse_(reverse) {}
@@ -161,6 +163,7 @@ class Gru : public Kernel {
       // dh of the step before: what went around the gates, and what came by the recurrent kernel.
       multiply(layer.step(gh, t), layer.recurrent, dh, true);
     }
+    // After the first step, what is left in dh is the gradient of the initial state.
     if (task.wants_input_grad(1)) {
       const TensorView& dh0 = task.input_grads[1];
       gpu::write_or_add_view(dh0, dense_view(dh.data, dh0.tile, dh0.shape),

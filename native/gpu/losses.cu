@@ -116,6 +116,7 @@ void softmax_cross_entropy_gradient(const LabelRows& rows, std::int64_t classes,
   });
 }
 
+// Of label distributions: each row needs the whole of its logits, so tasks have all classes.
 class SoftmaxCrossEntropy : public Kernel {
  public:
   explicit SoftmaxCrossEntropy(const Attributes& attributes)

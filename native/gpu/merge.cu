@@ -13,6 +13,7 @@ namespace {
 
 bool present(const TensorView& view) { return view.present(); }
 
+// The gradient of a sum is dy for every input: copies, or sums where there is one already.
 class Add : public Kernel {
  public:
   bool accumulates() const override { return true; }

@@ -100,6 +100,7 @@ struct Winners {
   }
 };
 
+// The mean over a window's elements; whether padding counts among them is the layer's to say.
 template <int W>
 FL_DEVICE Lanes<W> averages(Width<W> width, const PoolTile& t, const Strided& x, const Place& at) {
   const Reals plane = at.plane(x);

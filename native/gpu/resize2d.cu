@@ -56,6 +56,7 @@ class Resize2d : public Kernel {
       const Reals plane = dy.data + (place / w.in / h.in * dy.stride[0] + c * dy.stride[3]);
       float sum = 0;
       for (std::int64_t oh = h.first_of(ih); oh < h.end_of(ih); ++oh) {
+        // The share of this input in that output: 0 for most of the outputs that are looked at.
         const float row = h.taps(oh).weight_of(ih);
         if (row == 0.0f) continue;
         for (std::int64_t ow = w.first_of(iw); ow < w.end_of(iw); ++ow) {

@@ -49,6 +49,7 @@ struct SumsPass {
   }
 };
 
+// One version for floats and one for bfloat16, each compiled for every generation of processors.
 FLEXLEGION_SIMD void shifted_sums(const SumsPass<float>& pass, std::int64_t rows,
                                   std::int64_t cols) {
   for_each_chunk(pass, rows, cols);
@@ -84,6 +85,7 @@ TensorView sample(const TensorView& view, std::int64_t i) {
   return one;
 }
 
+// Elements of a sample and channel.
 std::int64_t positions_of(const TensorView& x) {
   return x.volume() / x.extent(0) / x.extent(x.rank() - 1);
 }

@@ -34,6 +34,8 @@ class OneDnnEltwise {
     out.commit();
   }
 
+  // oneDNN's derivative needs x. Those of relu, sigmoid and tanh are found from the output instead,
+  // which is saved anyway (activation_backward).
   void backward(const TensorView& x, const TensorView& dy, const TensorView& dx, bool adds) {
     const DataType type = dx.type;
     const DenseInput in(x, 0, type), grad(dy, 1, type);

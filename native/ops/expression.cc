@@ -170,6 +170,7 @@ bool too_large(const float* x, std::int64_t n) {
   return std::any_of(x, x + n, [](float v) { return !(std::fabs(v) < kLargestAngle); });
 }
 
+// A second contribution to a gradient.
 FLEXLEGION_SIMD void accumulate(float* to, const float* more, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) to[i] += more[i];
 }

@@ -119,6 +119,8 @@ struct GradientOf {
   }
 };
 
+// What the backward pass of one row reads and writes. Gradients of the weights are sums over the
+// block's rows.
 struct Row {
   const float *x, *dy, *gamma;
   std::int64_t n;
@@ -180,6 +182,7 @@ class LayerNorm : public Kernel {
     const TensorView& dx = wanted ? task.input_grads[0] : x;
     const std::int64_t n = x.extent(x.rank() - 1);
     // The sums of a block of rows in single precision, and of all: dgamma, then dbeta.
+    // So few that sums in single precision lose little, and so many that moving them costs little.
     constexpr std::int64_t kBlockRows = 64;
     float* const block = scratch(0, 2 * n);
     double* const total = doubles(1, 2 * n);

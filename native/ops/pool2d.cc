@@ -203,6 +203,7 @@ FLEXLEGION_SIMD void add_row(const float* from, float* to, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) to[i] += from[i];
 }
 
+// Sample by sample: a sample's rows are in the cache while its windows are combined.
 class Pool2d : public Kernel {
  public:
   explicit Pool2d(const Attributes& attributes) : layer_(attributes) {}

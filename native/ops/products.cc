@@ -254,6 +254,7 @@ std::int64_t Products::packed_size(const Matrix& b, std::int64_t rows) {
          static_cast<std::int64_t>(sizeof(float));
 }
 
+// A factor that many products share is brought once into the layout in which they read it.
 void Products::pack(const Matrix& b, std::int64_t rows, float* packed) {
   if (panels::suits_packing(rows, b)) return panels::pack(b, packed);
   onednn::Cache::Key key{kPack, rows};
@@ -266,6 +267,8 @@ void Products::pack(const Matrix& b, std::int64_t rows, float* packed) {
   reorder.execute({{DNNL_ARG_FROM, b.data}, {DNNL_ARG_TO, packed}});
 }
 
+// The product with a packed factor. A factor or result that does not lie as the chosen way needs it
+// goes through a copy.
 void Products::multiply_packed(const Matrix& a, const Matrix& b_shape, const float* packed,
                                const Matrix& c, bool adds) {
   const ProductOptions options = adding(adds);

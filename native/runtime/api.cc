@@ -118,6 +118,8 @@ const char* kernel_library() {
 
 }  // namespace
 
+// Devices as Python numbers them, and how much of its memory each has left for tensors: all but the
+// arena.
 int fl_rt_start(int n_threads, const int32_t* threads, int n_cores, const int32_t* cores,
                 int64_t worth_sharing, fl_running* out) {
   return status([&] {
@@ -225,6 +227,7 @@ int fl_rt_measure_clocks(int here, int there, int trips, int64_t* times) {
   return measured(times, [&] { return fl::measure_clocks(here, there, trips); });
 }
 
+// The same number of bytes from each rank, side by side in the order of ranks.
 int fl_rt_all_gather(const void* mine, int64_t bytes, void* all) {
   return status([&] {
     const char* const first = static_cast<const char*>(mine);
@@ -235,6 +238,7 @@ int fl_rt_all_gather(const void* mine, int64_t bytes, void* all) {
   });
 }
 
+// Builds the program: regions, launches and schedules. Whatever can be refused is refused here.
 fl_program* fl_program_create(const fl_plan* plan, const char* optimizer, int n_attributes,
                               const char* const* attribute_names,
                               const char* const* attribute_values, uint64_t seed, double clip_norm,
@@ -268,6 +272,7 @@ int fl_program_stage(fl_program* program, int runs, int n_data, const int32_t* d
   });
 }
 
+// Issues an iteration and returns a ticket for its answers, without waiting for its tasks.
 int64_t fl_program_step(fl_program* program, int runs, int64_t step, int64_t valid_samples,
                         int n_losses, const double* label_shares, double learning_rate,
                         double loss_scale, int n_data, const int32_t* data, int n_rows,
@@ -284,6 +289,7 @@ int64_t fl_program_step(fl_program* program, int runs, int64_t step, int64_t val
   });
 }
 
+// For one iteration, or, without a ticket, for everything that was issued.
 int fl_program_wait(fl_program* program, int64_t ticket) {
   return status([&] {
     if (ticket < 0) {
@@ -294,6 +300,8 @@ int fl_program_wait(fl_program* program, int64_t ticket) {
   });
 }
 
+// The sums of each loss, ticket by ticket. With several ranks it is collective: all have to ask for
+// the same tickets.
 int64_t fl_program_metrics(fl_program* program, int n_tickets, const int64_t* tickets, int n_losses,
                            fl_metrics* out, int64_t say) {
   return fl::guarded(std::int64_t{-1}, [&] {
@@ -333,6 +341,8 @@ int fl_program_home(fl_program* program, int weight, int n, int32_t* devices, in
   });
 }
 
+// Shards of weights into the caller's memory. All ranks name the same shards, and give places for
+// those of their own devices.
 int fl_program_save(fl_program* program, int n, const fl_host_shard* shards) {
   return status([&] {
     std::vector<fl::Program::HostShard> all;

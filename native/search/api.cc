@@ -47,6 +47,7 @@ struct fl_chain {
   fl_chain_state state;
 };
 
+// `groups`: operators of one group may be changed together.
 fl_chain* fl_chain_create(const fl_problem* problem, int n_groups, const int32_t* groups,
                           uint64_t seed, const fl_strategy* start, const fl_chain_state** state) {
   return fl::guarded(static_cast<fl_chain*>(nullptr), [&] {
@@ -62,10 +63,12 @@ fl_chain* fl_chain_create(const fl_problem* problem, int n_groups, const int32_t
 
 void fl_chain_destroy(fl_chain* chain) { delete chain; }
 
+// Runs until the proposals or the seconds are used up, whichever comes first.
 int fl_chain_run(fl_chain* chain, int64_t proposals, double seconds,
                  const fl_chain_options* options) {
   return fl::guarded(-1, [&] {
     fl::ChainOptions its;
+    // Written so that NaN is refused, too.
     if (!(options->temperature > 0) || options->temperature > 1e6) {
       throw std::invalid_argument("the temperature has to be positive");
     }

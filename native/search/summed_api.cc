@@ -48,9 +48,11 @@ int fl_summed_operator_costs(const fl_problem* problem, int number, int count,
   return fl::guarded(-1, [&] {
     const fl::Problem& p = problem->problem;
     const fl::OpId op(number);
+    // One for all splits of the call, since they share rectangles.
     fl::Geometry geometry(p);
     for (const auto& its : degrees_of(p, op, count, degrees)) {
       const auto& numbers = p.costs.number_of[p.costs.class_of[op]];
+      // Times come from the cost table, so each split has to stand there.
       const auto entry = numbers.find(its);
       if (entry == numbers.end()) {
         throw std::invalid_argument("the cost table lacks a split of operator '" +

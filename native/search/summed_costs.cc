@@ -80,6 +80,7 @@ std::int64_t Traffic::time() {
   return most + std::exchange(latency_, 0);
 }
 
+// Of one operator and split, on the first devices: one task a device.
 OperatorCost operator_cost(const Problem& problem, Geometry& geometry, OpId op, int number) {
   const GraphFacts& facts = problem.facts;
   const Split& split = problem.split(op, number);
@@ -151,6 +152,8 @@ std::vector<std::int64_t> transfer_costs(const Problem& problem, OpId writer,
         if (back && !alike) gradients.send(j, k, elements * bytes);
         partial[k] += elements * bytes;
       });
+      // Readers combine partial values before they compute, and the writer combines the readers'
+      // partial gradients.
       std::int64_t combined = 0;
       for (int j = 0; j < static_cast<int>(read->parts.of_part.size()); ++j) {
         const std::int64_t own = read->of_task(j).volume() * bytes;
