@@ -1,3 +1,14 @@
+// What follows from the graph alone (facts.h), in a few passes over its operators.
+//
+// - Runs: backwards from what each kind of run wants. Training and evaluation want the losses,
+//   prediction the outputs; an operator takes part if something that it writes is wanted.
+// - Differentiable tensors: forwards from the weights that are trained.
+// - Backward: an operator runs backward if it has a gradient to hand on and somebody who wants it.
+//   If all that it has to give is a table's gradient, it does not: the table's update reads the
+//   output's gradient itself.
+// - Owners: the first operator that trains a weight updates it for all that share it.
+//
+// Operators are in topological order, so one pass suffices for each. Costs: the number of operands.
 #include "plan/facts.h"
 
 #include <algorithm>
@@ -49,6 +60,7 @@ bool has_output_gradient(const Operator& op, const IdVector<TensorId, bool>& dif
 
 }  // namespace
 
+// The weights that an operator's update changes: each once, even if the operator reads it twice.
 std::vector<int> GraphFacts::owned_weights(const Graph& graph, OpId op) const {
   const auto& operands = graph.operators[op].operands;
   std::vector<int> owned;
@@ -65,6 +77,7 @@ std::vector<int> GraphFacts::owned_weights(const Graph& graph, OpId op) const {
   return owned;
 }
 
+// Some operand to whose gradient each part has a share of its own keeps all parts busy.
 bool GraphFacts::first_part_alone(const Operator& op) const {
   return std::none_of(op.operands.begin(), op.operands.end(), [&](const Operand& o) {
     return contributes(o) && !of_first_part_alone(op, o);
@@ -76,6 +89,8 @@ bool GraphFacts::contributes(const Operand& operand) const {
          !is_table(operand.tensor);
 }
 
+// In this order, since each fact needs those before it: runs, differentiable tensors, backward and
+// owners, gradients.
 GraphFacts facts_of(const Graph& graph, const std::vector<TensorId>& outputs, Optimizer optimizer) {
   GraphFacts facts;
   optimizer.scales =
@@ -97,6 +112,7 @@ GraphFacts facts_of(const Graph& graph, const std::vector<TensorId>& outputs, Op
       if (o.role == Role::output) continue;
       if (!facts.differentiable[o.tensor]) continue;
       const bool weight = graph.tensors[o.tensor].kind == TensorKind::weight;
+      // The first one keeps it.
       if (weight && facts.owner[o.tensor].none()) facts.owner[o.tensor] = op;
       if (tables[o.tensor]) {
         facts.table[op] = o.tensor;
@@ -116,6 +132,7 @@ GraphFacts facts_of(const Graph& graph, const std::vector<TensorId>& outputs, Op
   return facts;
 }
 
+// The first operator that reads the tensor in any run decides how a batch is cut.
 LoadSource load_source(const Graph& graph, const GraphFacts& facts, TensorId tensor) {
   for (OpId op : graph.operators.ids()) {
     if (facts.runs[op] == 0) continue;
@@ -132,6 +149,8 @@ ParallelConfig load_config(const Graph& graph, const LoadSource& source,
   const Operand& o = graph.operators[source.first_reader].operands[source.operand];
   // Without an output dimension for the samples, the reader does not cut them.
   const int parts = o.map[0].out_dim == 0 ? degrees[0] : 1;
+  // The reader's tasks that share a tile of samples follow each other; the batch goes to the first
+  // of each such group.
   const int stride = static_cast<int>(devices.size()) / parts;
   ParallelConfig config;
   config.degrees.assign(graph.tensors[o.tensor].shape.size(), 1);

@@ -1,3 +1,16 @@
+// Which launches become one (fusion.h): the rule itself, and how the runtime's launches are told to
+// it.
+//
+// The rule keeps, for each launch, the set of launches on other devices that it waits for, directly
+// or through others: one bit a launch, merged from those that it waits for. Two consecutive
+// launches may fuse if these sets are equal, their tasks have the same devices, nobody elsewhere
+// needs the first one's results early, and no task touches what another was given in a way that
+// does not fit.
+//
+// Of several launches that a task awaits on one device, only the last one has to hurry: the others
+// are done before it.
+//
+// Costs: the sets take (launches)^2 / 64 words, and each dependency one merge of them.
 #include "plan/fusion.h"
 
 #include <algorithm>
@@ -12,6 +25,7 @@ bool answers(const Graph& graph, const Optimizer& optimizer, const LaunchKey& ke
   return answers != nullptr && answers(graph, optimizer, key);
 }
 
+// Bits for all launches at once, in one block of memory that is used again.
 void FusionRule::begin(int launches) {
   words_ = (static_cast<std::size_t>(launches) + kBits - 1) / kBits;
   told_.clear();
@@ -19,6 +33,7 @@ void FusionRule::begin(int launches) {
   for (std::vector<Awaited>& of_task : awaited_) of_task.clear();
 }
 
+// The next launch in the order of issue. Its waits follow.
 void FusionRule::add(const std::vector<int>& devices, bool fusible, bool closing) {
   settle();
   told_.push_back({&devices, fusible, closing, false, -1});
@@ -26,6 +41,7 @@ void FusionRule::add(const std::vector<int>& devices, bool fusible, bool closing
   waited_for_ = -1;
 }
 
+// Task k of the last launch waits for task j of an earlier one.
 void FusionRule::wait(int k, int before, int j, bool one_memory) {
   Told& told = told_.back();
   Word* mine = far(static_cast<int>(told_.size()) - 1);
@@ -53,10 +69,12 @@ void FusionRule::wait(int k, int before, int j, bool one_memory) {
   of_task.push_back({other, before});
 }
 
+// The last launch must not share a run with that one, and so with none before it.
 void FusionRule::set_apart(int before) {
   told_.back().apart = std::max(told_.back().apart, before);
 }
 
+// When the next launch comes, what the last one awaits is complete.
 void FusionRule::settle() {
   for (std::vector<Awaited>& of_task : awaited_) {
     for (const Awaited& awaited : of_task) {
@@ -66,6 +84,8 @@ void FusionRule::settle() {
   }
 }
 
+// `apart` and `first` compare positions: no launch of the run may be one that this launch has to be
+// apart from.
 bool FusionRule::joins(int launch, int first, int longest) const {
   if (launch <= first || launch - first >= longest) return false;
   const Told& told = told_[static_cast<std::size_t>(launch)];
@@ -80,6 +100,7 @@ namespace {
 bool reads(const FieldUse& use) { return use.privilege != Privilege::write; }
 bool writes(const FieldUse& use) { return use.privilege != Privilege::read; }
 
+// A few tasks a launch: comparing all pairs is fast enough.
 bool overlap(const std::vector<Rect>& a, const std::vector<Rect>& b) {
   for (const Rect& mine : a) {
     if (mine.empty()) continue;
@@ -117,6 +138,8 @@ struct Earlier {
 // before that was waited for by who wrote it last.
 void tell_waits(const Issued& launch, const FieldUse& use, const std::vector<Earlier>& earlier,
                 const std::vector<int>& memory_of, FusionRule& rule) {
+  // For each task, the rectangles whose last writer is known. An equal rectangle further back was
+  // overwritten; one that overlaps only in part is waited for as well, which is never wrong.
   std::vector<std::vector<const Rect*>> found(use.rects->size());
   for (std::size_t e = earlier.size(); e-- > 0;) {
     const auto& [position, writer, written] = earlier[e];
@@ -181,6 +204,7 @@ void describe(const std::vector<Issued>& order, const std::vector<int>& memory_o
 
 }  // namespace
 
+// Greedy: each run is as long as the rule and `longest` allow.
 std::vector<std::vector<int>> fused_runs(const std::vector<Issued>& order,
                                          const std::vector<int>& memory_of, int longest) {
   FusionRule rule;
@@ -199,6 +223,8 @@ std::vector<FieldUse> field_uses(const Launch& launch) {
   return uses;
 }
 
+// The launches of one kind of run, in their order, as the rule is told them. Loads are left out:
+// they run ahead, and fuse with nothing.
 IdVector<LaunchId, int> run_numbers(const Graph& graph, const Plan& plan, unsigned runs,
                                     const std::vector<int>& memory_of, int longest) {
   std::vector<Issued> order;
@@ -228,6 +254,8 @@ IdVector<LaunchId, int> run_numbers(const Graph& graph, const Plan& plan, unsign
 }
 
 std::size_t MergedUses::add(const FieldUse& use) {
+  // A use that conflicts with one before it has to share its instance; one that only reads the same
+  // rectangles may.
   std::size_t with = uses_.size();  // what it has to be one with
   for (std::size_t i = 0; i < uses_.size(); ++i) {
     const bool touches = conflict(uses_[i], use);

@@ -1,3 +1,8 @@
+// A launch, put together from its pass's row (passes.h): what it touches follows from the graph,
+// and which rectangles from one operator's configuration.
+//
+// The functions here only ask the row; no pass is named. The simulator asks them one launch at a
+// time, since a proposal changes few configurations.
 #include "plan/launches.h"
 
 #include <algorithm>
@@ -12,6 +17,7 @@ bool first_part_alone(const Operator& op, const Launch& backward) {
   });
 }
 
+// Empty rectangles are alike, wherever they are said to be.
 bool touch_alike(const std::vector<Rect>& a, const std::vector<Rect>& b) {
   return &a == &b ||
          std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Rect& x, const Rect& y) {
@@ -27,6 +33,7 @@ unsigned runs_of(const Graph& graph, const GraphFacts& facts, const LaunchKey& k
   return row_of(key.pass).runs(graph, facts, key);
 }
 
+// A batch is loaded as its first reader is configured.
 OpId decides(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
   return row_of(key.pass).of == Of::input ? load_source(graph, facts, key.tensor).first_reader
                                           : key.op;

@@ -1,3 +1,21 @@
+// Lays out what a flow carries (flow.h), from needs that come in any order.
+//
+// 1. need(): a reading task needs elements that a writing task wrote. Within one memory this is an
+//    edge. Otherwise it goes into a cell, one a (writer, reading memory), which will be one
+//    transfer: the runtime copies what a memory needs once, however many tasks read it there.
+// 2. finish(): cells become transfers, writer by writer and destination by destination. So equal
+//    configurations give equal flows, whatever the order of needs, and the simulation is
+//    reproducible.
+// 3. Each transfer gets one hop a link of its route.
+// 4. find_bounds(): how long readers wait at least, for the bounds that reject proposals
+//    unsimulated.
+//
+// A cell sums the volumes of its needs, which is right as long as they do not overlap. Rectangles
+// of one disjoint partition never do. Where others meet in one array, the cell is marked, and only
+// then the volume of a union is computed.
+//
+// All lists are chains of indices in vectors that keep their storage, because a search builds flows
+// for every proposal.
 #include "sim/flow.h"
 
 #include <algorithm>
@@ -16,6 +34,7 @@ FlowBuilder::FlowBuilder(const MachineModel& machine, const Geometry& geometry)
       load_(machine.links.size(), 0),
       held_(static_cast<std::size_t>(machine.memories) * kContents, 0) {}
 
+// Forgets the flow before, and numbers the writers: launch by launch, part by part.
 void FlowBuilder::begin(const std::vector<int>& parts) {
   first_writer_.clear();
   int writers = 0;
@@ -42,8 +61,10 @@ int FlowBuilder::first_of(int party) const {
   return p < first_writer_.size() ? first_writer_[p] : static_cast<int>(writer_memory_.size());
 }
 
+// One edge a pair, however many pieces the reader takes from the writer.
 void FlowBuilder::edge(int writer, TaskRef to) {
   const int last = last_edge_[writer];
+  // A writer has few edges, so they are compared one by one.
   for (int e = last; e >= 0; e = edges_[e].next) {
     if (edges_[e].ref == to) return;
   }
@@ -51,6 +72,8 @@ void FlowBuilder::edge(int writer, TaskRef to) {
   edges_.push_back({to, last});
 }
 
+// The cell of a writer and a memory, which is made when it is first asked for. A table gives its
+// number in one step.
 int FlowBuilder::cell_of(int writer, int memory) {
   int& entry =
       cell_at_[static_cast<std::size_t>(writer) * static_cast<std::size_t>(machine_.memories) +
@@ -65,6 +88,7 @@ int FlowBuilder::cell_of(int writer, int memory) {
   return entry;
 }
 
+// What several tasks of one memory read alike is one need: it travels once.
 void FlowBuilder::need(int writer, const Need& need, int memory, TaskRef reader) {
   if (writer_memory_[writer] == memory) {
     if (reader.party >= 0) edge(writer, reader);
@@ -79,6 +103,7 @@ void FlowBuilder::need(int writer, const Need& need, int memory, TaskRef reader)
       known = true;
       break;
     }
+    // Two rectangles of one disjoint partition have nothing in common, and any others might.
     if (old.partition != need.partition || need.partition < 0) cell.overlapping = true;
   }
   if (!known) {
@@ -97,10 +122,12 @@ void FlowBuilder::need(int writer, const Need& need, int memory, TaskRef reader)
 void FlowBuilder::hold(int memory, Content content, std::int64_t bytes) {
   if (bytes == 0) return;
   const int entry = memory * kContents + static_cast<int>(content);
+  // What was touched is listed, so that a flow between few memories never walks all of them.
   if (held_[entry] == 0) touched_memories_.push_back(entry);
   held_[entry] += bytes;
 }
 
+// The rare case: the union of what overlaps, array by array.
 std::int64_t FlowBuilder::bytes_of(const Cell& cell) const {
   if (!cell.overlapping) return cell.bytes;
   struct Stack {
@@ -119,6 +146,7 @@ std::int64_t FlowBuilder::bytes_of(const Cell& cell) const {
   return sum;
 }
 
+// Makes a transfer of a cell: its hops along the route, and its consumers.
 void FlowBuilder::emit(int writer, const Cell& cell, Flow& flow) {
   Transfer transfer;
   transfer.writer = writer;
@@ -135,6 +163,7 @@ void FlowBuilder::emit(int writer, const Cell& cell, Flow& flow) {
   std::int64_t bandwidth = 0, time = 0;
   for (int link : route) {
     const CommunicationDevice& its = machine_.links[static_cast<std::size_t>(link)];
+    // Most links of a route are alike, and a division saved for each hop shows in a search.
     if (its.bandwidth != bandwidth) {
       bandwidth = its.bandwidth;
       time = hop_time(its, transfer.bytes);
@@ -150,6 +179,8 @@ void FlowBuilder::emit(int writer, const Cell& cell, Flow& flow) {
   flow.transfers.push_back(transfer);
 }
 
+// For each reading task, how many writers it needs and what their transfers take at least, alone or
+// one after the other; for each party, the least and the largest of its tasks.
 void FlowBuilder::find_bounds(const std::vector<int>& reading_parts, Flow& flow) {
   std::vector<int> first;  // by party
   int readers = 0;
@@ -224,6 +255,8 @@ std::int64_t FlowBuilder::party_load(int party, const Flow& flow) {
   return most;
 }
 
+// Lays the lists out one after the other, by writer. The simulator walks them in that order,
+// whenever a task ends.
 Flow FlowBuilder::finish(const std::vector<int>& reading_parts, Parties writing) {
   Flow flow;
   flow.writing = writing;
@@ -264,6 +297,7 @@ Flow FlowBuilder::finish(const std::vector<int>& reading_parts, Parties writing)
   touched_memories_.clear();
   find_bounds(reading_parts, flow);
   flow.all_read = true;
+  // Whether somebody waits for every writer: then a writer's end bounds the end of the iteration.
   const int end = first_of(writing.end);
   for (int w = first_of(writing.first); w < end && flow.all_read; ++w) {
     flow.all_read = flow.first_edge[w] < flow.first_edge[w + 1];

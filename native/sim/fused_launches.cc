@@ -1,3 +1,12 @@
+// Applies the runtime's rule of fusion (plan/fusion.h) to a task graph, so that the simulator
+// charges a launch only where the runtime issues one.
+//
+// The rule asks who waits for whom, task by task. The plan knows it from requirements, and here the
+// same stands in the flows: an edge or a transfer of a flow is a wait of its reader, and `apart`
+// marks parties whose tasks read more than their likes wrote. Both are brought into the order of
+// issue, since the rule looks at runs of launches that follow each other there.
+//
+// One pass over all edges and consumers, for every proposal, where the runtime takes time at all.
 #include "sim/fused_launches.h"
 
 #include <algorithm>
@@ -9,6 +18,7 @@ FusedLaunches::FusedLaunches(const TaskGraph& graph) : graph_(graph) {
   apart_.resize(graph.launches().size());
 }
 
+// The launches in the order of issue, without those that are never part of a run.
 void FusedLaunches::find_order() {
   const auto& launches = graph_.launches();
   order_.clear();
@@ -27,6 +37,7 @@ void FusedLaunches::add(int reader, int part, int writer, int other, bool one_me
   waits_[reader].push_back({part, position_[writer], other, one_memory});
 }
 
+// All waits of a flow: edges within a memory, and transfers between two.
 void FusedLaunches::collect(int f) {
   const Flow& flow = *graph_.flows()[f];
   const FlowId& id = graph_.flow_ids()[f];
@@ -53,6 +64,8 @@ void FusedLaunches::collect(int f) {
   }
 }
 
+// Tells the rule each launch with its waits, in the order of issue; then joins launches into runs
+// from the front, as long as the rule allows.
 void FusedLaunches::find(std::vector<char>& runs_on) {
   const Problem& problem = graph_.problem();
   const auto& launches = graph_.launches();

@@ -1,3 +1,13 @@
+// Numbers rectangles, and keeps partitions and overlaps by number (geometry.h).
+//
+// A key packs what a partition depends on: the operators' class, the operand, the split, and
+// whether the first part alone counts. Loads of inputs have a bit of their own. Partitions of
+// shards depend on devices, too. There are too many of these to be kept, so they all have the
+// number kShards.
+//
+// RectUnion gives the volume of rectangles that overlap. It keeps disjoint pieces: from a new
+// rectangle all old pieces are cut away, and what is left is added. Inclusion and exclusion would
+// be simpler, but takes exponential time.
 #include "sim/geometry.h"
 
 #include <utility>
@@ -47,6 +57,7 @@ std::int64_t RectUnion::volume() const {
 
 Geometry::Geometry(const Problem& problem) : problem_(problem) {}
 
+// Odd factors and a shift spread the bounds over all bits: tiles differ in few and low ones.
 std::size_t Geometry::Hash::operator()(const Rect& rect) const {
   std::uint64_t h = static_cast<std::uint64_t>(rect.rank);
   for (int d = 0; d < rect.rank; ++d) {
@@ -57,6 +68,8 @@ std::size_t Geometry::Hash::operator()(const Rect& rect) const {
   return h;
 }
 
+// Equal rectangles have equal numbers, wherever they come from: comparing numbers compares
+// rectangles.
 int Geometry::id_of(const Rect& rect) {
   const auto [entry, fresh] = ids_.try_emplace(rect, static_cast<int>(rects_.size()));
   if (fresh) rects_.push_back(rect);
@@ -70,12 +83,16 @@ std::unique_ptr<Partition> Geometry::make_partition(const std::vector<Rect>& tas
   for (const Rect& rect : partition->parts.rects) {
     partition->ids.push_back(rect.empty() ? -1 : id_of(rect));
     overlapping.clear();
+    // The first rectangle that overlaps another one settles it, and no more overlaps are searched
+    // for.
     if (partition->disjoint) partition->index.find(rect, overlapping);
     partition->disjoint = partition->disjoint && overlapping.size() <= 1;  // itself
   }
   return partition;
 }
 
+// Operators of one class touch the same rectangles when they are split alike, so the class is the
+// key.
 const Partition& Geometry::partition(OpId op, int operand, int split, bool first_part) {
   first_part = first_part && problem_.split(op, split).parts > 1;
   const auto key = (static_cast<std::uint64_t>(first_part) << 62) |
@@ -93,6 +110,7 @@ const Partition& Geometry::partition(OpId op, int operand, int split, bool first
   return *slot;
 }
 
+// Shards are disjoint by how they are cut, which need not be found out.
 std::unique_ptr<Partition> Geometry::shards(const std::vector<Rect>& rects) {
   auto partition = std::make_unique<Partition>(rects);
   partition->number = kShards;
@@ -102,6 +120,7 @@ std::unique_ptr<Partition> Geometry::shards(const std::vector<Rect>& rects) {
   return partition;
 }
 
+// A batch is cut along its samples alone.
 const Partition& Geometry::load_partition(TensorId tensor, int parts) {
   const auto key = (std::uint64_t{1} << 63) | (static_cast<std::uint64_t>(tensor.value) << 24) |
                    static_cast<std::uint64_t>(parts);

@@ -1,3 +1,16 @@
+// Peak memory of a simulated iteration (memory.h), by a sweep over lives.
+//
+// 1. What flows of weights and of the iteration hold stays throughout. It is the base of each
+//    memory.
+// 2. An instance of an activation or its gradient lives in a memory from the first to the last
+//    moment that a task or transfer of its flow touches it there.
+// 3. Births and deaths are sorted by time, and the largest sum of what lives is the peak.
+//
+// At one time deaths come first: (time, bytes) is sorted, and a death has negative bytes. So an
+// instance whose life ends when another one's begins is not counted beside it.
+//
+// This is what a runtime that frees early would need. The search asks TaskGraph::memory() instead,
+// which counts what this runtime holds.
 #include "sim/memory.h"
 
 #include <algorithm>
@@ -7,10 +20,12 @@ namespace flexlegion {
 
 namespace {
 
+// From when to when an instance is needed in one memory. An empty life: not at all.
 struct Life {
   std::int64_t from = kNever, to = 0;
 };
 
+// The life of one instance in each memory, by whatever touches it there.
 class Lives {
  public:
   Lives(const TaskGraph& graph, const Timeline& line)
@@ -29,10 +44,13 @@ class Lives {
     }
   }
 
+  // A transfer touches both ends: the source while it is read, the destination while it is filled.
   void touch_transfers(int f) {
     const Flow& flow = *graph_.flows()[f];
     for (int t = 0; t < flow.transfer_count(); ++t) {
       const Transfer& transfer = flow.transfers[t];
+      // The source is read while the first hop runs, and the destination is filled while the last
+      // one does.
       const int first = line_.first_hop[f] + transfer.first_hop;
       const int last = line_.first_hop[f] + flow.transfers[t + 1].first_hop - 1;
       touch(transfer.from, line_.start_time[first], line_.end_time[first]);
@@ -68,11 +86,13 @@ std::vector<std::int64_t> peak_memory(const TaskGraph& graph, const Timeline& li
     if (id.kind != FlowKind::value && id.kind != FlowKind::partial &&
         id.kind != FlowKind::gradient) {
       for (const Held& its : flow.memory) {
+        // Activations of flows that stay are those that prediction alone computes.
         const bool used = its.content != Content::activation && its.content != Content::batch;
         if (used) held[its.memory] += its.bytes;
       }
       continue;
     }
+    // One flow after the other: the lives of its instance, memory by memory.
     lives.begin();
     lives.touch_transfers(f);
     for (const FlowUse& use : id.places.front().uses) {
@@ -100,6 +120,7 @@ std::vector<std::int64_t> peak_memory(const TaskGraph& graph, const Timeline& li
   return held;
 }
 
+// Nothing is given back within an iteration, so there is nothing to sweep over.
 std::vector<std::int64_t> memory_contents(const TaskGraph& graph) {
   std::vector<std::int64_t> bytes(
       static_cast<std::size_t>(graph.problem().machine.memories) * kContents, 0);

@@ -1,3 +1,21 @@
+// Lower bounds by dependencies alone: dynamic programming over launches, not tasks (path_bounds.h).
+//
+// Two numbers a launch are enough: when its first task and when its last task can have ended at the
+// earliest. Launches stand in the order of issue, in which every reader comes after its writers
+// (what the next iteration reads is left out), so one pass forward gives both:
+//
+// 1. No task is ready before the first writer's end and the flow's `wait`; the last one not before
+//    `all_wait`. If each task reads something of every writer (`joined`), it waits for the last
+//    writer.
+// 2. The first end is the first ready time and the shortest task.
+// 3. The last end is the largest of three: the first end, the last ready time and the shortest
+//    task, and the first ready time and all the work that the launch puts on one device.
+//
+// tails() is the same backward: what passes at least from the start of a launch's tasks to the end
+// of the iteration. The simulation stops when start + tail exceeds the limit.
+//
+// Each costs O(launches + ends of flows), and tasks do not matter. A bound per task would be
+// tighter, but would cost as much as the simulation that it is to save.
 #include "sim/path_bounds.h"
 
 #include <algorithm>
@@ -15,6 +33,7 @@ PathBounds::PathBounds(const Problem& problem, const LaunchGraph& launch_graph,
       tails_(launch_graph.launches.size()),
       turn_(static_cast<std::size_t>(problem.machine.devices()), 0) {}
 
+// The shortest task, and how long the launch occupies the device that has most of it.
 void PathBounds::note(int launch, const Block& block) {
   shortest_[launch] = block.exe_time.empty() ? 0 : kMaxTime;
   longest_turn_[launch] = 0;
@@ -50,10 +69,14 @@ std::int64_t PathBounds::longest_path() {
       if (bound.wait == kNotFed) continue;
       first_ready = std::max(first_ready, first + bound.wait);
       if (bound.joined) first_ready = std::max(first_ready, last);
+      // One reading launch, and everything that was written is read: some task waits for the last
+      // writer.
       if (id.kind == FlowKind::value && flow.reading == 1 && flow.all_read) {
         last_ready = std::max(last_ready, last + flow.out_delay);
       }
     }
+    // A task that follows another one, as backward follows forward, waits for it: the k-th for the
+    // k-th.
     const LaunchKey& key = launch_graph_.launches[l];
     if (const auto followed = row_of(key.pass).follows) {
       const int forward = launch_graph_.launch_of(*followed, key.op);
@@ -68,6 +91,8 @@ std::int64_t PathBounds::longest_path() {
   return longest;
 }
 
+// From the last launch to the first. Of the readers of a flow, the one with the shortest tail
+// counts: it is sure that one of them comes after, not which.
 const std::vector<std::int64_t>& PathBounds::tails() {
   for (std::size_t l = launch_graph_.launches.size(); l-- > 0;) {
     tails_[l] = 0;
@@ -84,6 +109,7 @@ const std::vector<std::int64_t>& PathBounds::tails() {
         // Of a gradient, some writers follow others.
         const bool reads = id.kind == FlowKind::gradient || id.waits[p];
         if (reader == static_cast<int>(l) || !reads || flow.bounds[p].all_wait == kNotFed) continue;
+        // Who reads in the next iteration adds nothing to this one.
         least = std::min(least, reader > static_cast<int>(l) ? tails_[reader] : 0);
       }
       if (least < kMaxTime) after = std::max(after, flow.out_delay + least);

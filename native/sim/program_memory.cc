@@ -1,3 +1,9 @@
+// What an exported program keeps on each device (program_memory.h).
+//
+// The constructor walks the graph once. The first operator that uses a tensor decides how the
+// tensor lies on the devices, so this use is kept. A later use that is saved for the backward pass
+// is a candidate for a copy. bytes() then adds what the strategy's splits say: all that is kept,
+// and each copy whose placement differs from that of the first use. It costs O(uses) a strategy.
 #include "sim/program_memory.h"
 
 namespace flexlegion {

@@ -1,3 +1,25 @@
+// The full and the delta simulation algorithm (FlexFlow, sections 5.2 and 5.3).
+//
+// Full: a discrete event simulation. A task is ready when its last predecessor has ended. Ready
+// tasks wait in a heap by (ready time, number). The least is taken out, starts when it is ready and
+// its device is free, and its end is delivered to its successors. Links are devices, and hops are
+// their tasks. It costs O(T log T) for T tasks and hops.
+//
+// Delta: a proposal changes few blocks and flows, and nothing before the first moment that these
+// can show is touched. That part of the old timeline is copied, and the event loop goes on from
+// there. FlexFlow propagates changes task by task and stops where times agree again. On one queue
+// in order of time a common past is simpler, and is found by comparing numbers. The present can
+// contradict the copied past (a task may now be ready earlier), and then all is played again. So
+// both algorithms give the same timeline.
+//
+// Beyond the paper:
+// - Neighbours slow each other down (contention.h), and the runtime takes time of its own
+//   (utility.h).
+// - Early rejection: with a limit, the simulation stops once some device's end and the work that it
+//   has yet to do exceed the limit, or the start of a task and its tail do.
+//
+// Ties are broken by the number of the task, which depends on the strategy alone. So the result
+// never depends on the order of a container.
 #include "sim/simulation.h"
 
 #include <algorithm>
@@ -14,6 +36,7 @@ constexpr std::int32_t kKept = 1 << 30;
 
 }  // namespace
 
+// By bisection: tasks are numbered launch by launch, hops flow by flow.
 Cause Timeline::place_of(int task) const {
   const auto& first = task < first_task.back() ? first_task : first_hop;
   const auto owner =
@@ -27,7 +50,10 @@ int Timeline::number_of(Cause cause) const {
   return (cause.owner >= 0 ? first_task[cause.owner] : first_hop[~cause.owner]) + cause.place;
 }
 
+// Up the heap, from the end, past all that come later.
 void Simulation::push(std::int64_t ready, std::uint32_t task) {
+  // One comparison of 128 bits orders by time, then by task. Four children a node halve the depth
+  // of a binary heap, and stand in one or two cache lines.
   const auto entry = (static_cast<unsigned __int128>(ready) << 32) | task;
   std::size_t i = heap_.size();
   heap_.push_back(entry);
@@ -71,6 +97,7 @@ void Simulation::lay_out(Timeline& line) {
     line.cause.resize(tasks);
   }
   if (owner_.size() < tasks) owner_.resize(tasks);
+  // Of launches' tasks only: a hop has one predecessor, which sets its times before they are read.
   std::fill_n(line.ready_time.begin(), normal, 0);
   std::fill_n(line.cause.begin(), normal, Cause{});
   pending_.assign(normal, 0);
@@ -93,6 +120,8 @@ void Simulation::lay_out(Timeline& line) {
   }
   free_.assign(graph_.load().size(), 0);
   last_.assign(graph_.load().size(), Cause{});
+  // What each device has yet to do: if a device's last end and this exceed the limit, the
+  // simulation is over.
   remaining_ = graph_.load();
   if (utility_.active()) {
     utility_.begin();
@@ -144,6 +173,8 @@ void Simulation::deliver(Timeline& line, int launch, int part, std::int64_t time
   push(line.ready_time[task], task);
 }
 
+// Tells who waits for a task that it has ended: readers in the same memory, transfers' first hops,
+// and the task that follows it.
 void Simulation::finish_task(Timeline& line, int launch, int part, std::uint32_t task) {
   const std::int64_t end = line.end_time[task];
   const Cause self{launch, part};
@@ -166,6 +197,7 @@ void Simulation::finish_task(Timeline& line, int launch, int part, std::uint32_t
       const std::int64_t ready =
           hop_ready(graph_.problem().machine.links[flow.hops[hop].link], end);
       const auto number = static_cast<std::uint32_t>(line.first_hop[f] + hop);
+      // A hop that was ready before is kept, and has its times.
       if (ready < kept_until_) continue;
       line.ready_time[number] = ready;
       line.cause[number] = self;
@@ -176,6 +208,8 @@ void Simulation::finish_task(Timeline& line, int launch, int part, std::uint32_t
   if (backward >= 0) deliver(line, backward, part, end, self);
 }
 
+// A hop that begins lets the next one begin. The last one's end is the arrival, for which consumers
+// wait.
 void Simulation::finish_hop(Timeline& line, int f, int hop, std::uint32_t task) {
   const Flow& flow = *graph_.flows()[f];
   const int transfer = flow.hops[hop].transfer;
@@ -197,6 +231,8 @@ void Simulation::finish_hop(Timeline& line, int f, int hop, std::uint32_t task) 
   }
 }
 
+// When a device takes the task: when it is ready, or else when the device's last task has ended,
+// which is then the cause.
 void Simulation::serve(Timeline& line, std::uint32_t task, int device, std::int64_t exe_time) {
   std::int64_t start = line.ready_time[task];
   if (free_[device] > start) {
@@ -263,6 +299,7 @@ bool Simulation::play(Timeline& line, std::int64_t limit, const std::vector<std:
       const Block& block = graph_.blocks()[owner];
       device = block.device[part];
       start_task(line, owner, part, task);
+      // As a difference, since the limit may be the largest number there is.
       if (tails != nullptr && line.start_time[task] > limit - (*tails)[owner]) {
         return give_up(line);
       }
@@ -293,6 +330,7 @@ bool Simulation::full(Timeline& line, std::int64_t limit, const std::vector<std:
   return play_all(line, limit, tails);
 }
 
+// From tasks that wait for nobody, at time 0.
 bool Simulation::play_all(Timeline& line, std::int64_t limit,
                           const std::vector<std::int64_t>* tails) {
   if (line.iteration_time > limit) return give_up(line);
@@ -328,6 +366,8 @@ std::int64_t Simulation::first_touched(const Timeline& before, const TaskGraph::
       const int l = id.parties[w];
       if (changed_launch_[l]) continue;
       for (int task = before.first_task[l]; task < before.first_task[l + 1]; ++task) {
+        // A writer that stays as it was shows the change when it ends: only then its successors
+        // hear of it.
         first = std::min(first, before.end_time[task]);
       }
     }
@@ -421,11 +461,13 @@ bool Simulation::keep(const Timeline& before, std::int64_t until, Timeline& line
   return !broken_;
 }
 
+// Takes over what the change cannot have touched, if anything, and plays the rest.
 bool Simulation::delta(const Timeline& before, const TaskGraph::Change& change, Timeline& line,
                        std::int64_t limit, const std::vector<std::int64_t>* tails) {
   find_fused(line);
   lay_out(line);
   const std::int64_t until = first_touched(before, change, line);
+  // A change that shows at once leaves nothing to keep.
   if (until <= 0 || until == kNever) return play_all(line, limit, tails);
   if (line.iteration_time > limit) return give_up(line);
   if (keep(before, until, line)) return play(line, limit, tails);

@@ -1,3 +1,14 @@
+// Tries proposals (simulator.h), the cheap answers first.
+//
+// 1. The operators' own tasks alone overload a device: nothing is built.
+// 2. Blocks and flows are replaced. Memory does not suffice, a device or link has too much work, or
+//    there are too many tasks: nothing is simulated.
+// 3. The longest path exceeds the limit: likewise.
+// 4. The simulation runs, and stops when it is sure to pass the limit.
+//
+// Answers about time are exact: "no" is said only if the iteration is sure to take longer than the
+// limit, so a search goes the same way with and without early rejection. Two timelines alternate:
+// accepting swaps them, and rejecting restores the replaced blocks and flows.
 #include "sim/simulator.h"
 
 namespace flexlegion {
@@ -30,6 +41,7 @@ Verdict Simulator::propose(const PartialStrategy& configs, Algorithm algorithm,
   return Verdict::simulated;
 }
 
+// The proposal's timeline becomes the one that is held. The graph holds it already.
 void Simulator::accept() {
   if (proposed_) std::swap(line_, next_);
   proposed_ = changed_ = false;
@@ -40,6 +52,7 @@ void Simulator::keep_unsimulated() {
   proposed_ = changed_ = false;
 }
 
+// The timeline that is held was never changed.
 void Simulator::reject() {
   if (changed_) graph_.undo(change_);
   proposed_ = changed_ = false;

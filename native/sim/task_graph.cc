@@ -1,3 +1,16 @@
+// Holds the task graph of one strategy, and replaces what a proposal touches (task_graph.h).
+//
+// replace() in steps:
+// 1. collect(): the launches and flows that depend on the changed operators, and the launches whose
+//    time depends on what such a flow brings.
+// 2. within(): a first bound of the devices' loads, before anything is built.
+// 3. New blocks, then new flows, then blocks that are fed by the new flows alone. A flow is built
+//    from the blocks at its ends, so blocks come first.
+// 4. add_fed_times(): what tasks take for what flows bring.
+//
+// Loads of devices and links and bytes of memories are kept as sums: what goes is subtracted, what
+// comes is added. So they cost what the change costs, not what the graph does. undo() swaps
+// everything back in the same way, and never builds a flow again.
 #include "sim/task_graph.h"
 
 #include <algorithm>
@@ -17,6 +30,7 @@ TaskGraph::TaskGraph(const Problem& problem)
       is_dirty_block_(launch_graph_.launches.size(), 0),
       is_dirty_flow_(launch_graph_.flows.size(), 0) {}
 
+// By bisection among the writing launches.
 TaskRef TaskGraph::writer_of(int flow, int writer) const {
   const auto& first = flows_[flow]->first_writer;
   const auto slot = std::upper_bound(first.begin(), first.end(), writer) - first.begin() - 1;
@@ -24,6 +38,7 @@ TaskRef TaskGraph::writer_of(int flow, int writer) const {
           writer - first[static_cast<std::size_t>(slot)]};
 }
 
+// Blocks first, since flows are built from them; then what flows add to blocks' times.
 void TaskGraph::set(const PricedStrategy& strategy) {
   configs_ = strategy;
   std::fill(load_.begin(), load_.end(), 0);
@@ -38,6 +53,7 @@ void TaskGraph::set(const PricedStrategy& strategy) {
   for (std::size_t l = 0; l < blocks_.size(); ++l) paths_.note(static_cast<int>(l), blocks_[l]);
 }
 
+// Lists and marks what a change touches: marks answer "is it listed", and lists are short.
 void TaskGraph::collect(const PartialStrategy& configs) {
   dirty_blocks_.clear();
   dirty_flows_.clear();
@@ -51,6 +67,8 @@ void TaskGraph::collect(const PartialStrategy& configs) {
     for (int flow : launch_graph_.flows_of_op[op]) mark(is_dirty_flow_, dirty_flows_, flow);
   }
   for (int flow : dirty_flows_) mark_fed(flow);
+  // The marks are scratch. They are cleared by list, since clearing all would cost what the graph
+  // does.
   for (int flow : dirty_flows_) is_dirty_flow_[flow] = 0;
 }
 
@@ -107,6 +125,7 @@ bool TaskGraph::replace(const PartialStrategy& configs, std::int64_t limit, Chan
       flows_[f] = rules_.flow(f);
       account(*flows_[f], 1);
     }
+    // A new flow may feed launches that the old one did not: of partial values that appear, say.
     for (int f : dirty_flows_) mark_fed(f);
     replace_blocks();
   }
@@ -157,6 +176,7 @@ std::int64_t TaskGraph::heaviest_load() const {
   return *std::max_element(load_.begin(), load_.end());
 }
 
+// Summed over memories, so that a search can go downhill from a strategy that does not fit.
 std::int64_t TaskGraph::missing_memory() const {
   if (problem_.program_capacity >= 0) {
     return std::max<std::int64_t>(0, program_.bytes(configs_) - problem_.program_capacity);
@@ -190,6 +210,7 @@ std::int64_t TaskGraph::tasks() const {
 }
 
 // What a launch's tasks take for what flows bring them.
+// Blocks hold both: what tasks compute, and what they do for what flows bring.
 void TaskGraph::add_fed_times(int launch) {
   for (int f : launch_graph_.feeding[launch]) {
     const std::vector<int>& fed = launch_graph_.flows[f].fed;

@@ -1,3 +1,12 @@
+// The utility processor as a debt (utility.h).
+//
+// owed_[m] is the work that the runtime has yet to do in memory m. It grows with each task that
+// starts and shrinks while the device that starts it was idle. A task that starts while all cores
+// are taken pays the whole debt, by ending that much later. One that starts while a core is free
+// pays nothing, and the debt stays to be done there.
+//
+// work_ adds up all such work of an iteration. An iteration cannot take less, however much is
+// hidden, since one processor does it.
 #include "sim/utility.h"
 
 #include <algorithm>
@@ -14,6 +23,7 @@ UtilityProcessors::UtilityProcessors(const Problem& problem)
       active_(std::any_of(machine_.kind_of.begin(), machine_.kind_of.end(),
                           [&](int kind) { return costs_[kind].any(); })) {}
 
+// An iteration begins with what the runtime does once for it.
 void UtilityProcessors::begin() {
   for (std::size_t m = 0; m < users_.size(); ++m) {
     owed_[m] = work_[m] = users_[m].empty() ? 0 : costs(users_[m].front()).iteration;
@@ -26,11 +36,13 @@ bool UtilityProcessors::first_there(const std::vector<int>& devices, int part) c
                       [&](int other) { return memory_of(other) == memory; });
 }
 
+// The debt after the task's own work; returns what the task pays of it.
 std::int64_t UtilityProcessors::start(int device, std::int64_t start, bool launch, int crossings,
                                       const std::vector<std::int64_t>& free) {
   const RuntimeCosts& its = costs(device);
   const std::size_t memory = memory_of(device);
   std::int64_t& owed = owed_[memory];
+  // While the device waited, its core was free for the runtime.
   owed = std::max<std::int64_t>(0, owed - (start - free[static_cast<std::size_t>(device)]));
   owed += its.task + (launch ? its.launch : 0) + crossings * its.crossing;
   const auto taken = 1 + std::count_if(users_[memory].begin(), users_[memory].end(), [&](int d) {
@@ -39,6 +51,8 @@ std::int64_t UtilityProcessors::start(int device, std::int64_t start, bool launc
   return taken < its.cores ? 0 : std::exchange(owed, 0);
 }
 
+// A launch is issued once in each memory where it has tasks, and each task costs something of its
+// own.
 void UtilityProcessors::count_launch(const std::vector<int>& devices, bool issued) {
   for (int part = 0; part < static_cast<int>(devices.size()); ++part) {
     const int device = devices[static_cast<std::size_t>(part)];
