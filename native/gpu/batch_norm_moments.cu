@@ -163,6 +163,7 @@ class BatchNormMoments : public Kernel {
       return;
     }
     const std::int64_t samples = samples_that_count(task);
+    // The running variance is the unbiased estimate, as in PyTorch.
     const float share = share_of(samples), unbiased = unbiased_factor(samples * positions_);
     for_each_team(
         channels, samples, [=, momentum = momentum_] FL_BODY(const Team& team, std::int64_t c) {

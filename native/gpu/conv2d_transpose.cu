@@ -49,6 +49,7 @@ void scatter_back(const TransposedConvTile& t, std::int64_t samples, const Reals
     const std::int64_t n = place / t.w.in / t.h.in;
     const std::int64_t oh = t.h.falls_on(ih, tap / t.w.taps);
     const std::int64_t ow = t.w.falls_on(iw, tap % t.w.taps);
+    // What fell beside the tile has no gradient here.
     const bool beside = oh < 0 || ow < 0;
     const std::int64_t from = ((n * t.h.out + oh) * t.w.out + ow) * t.filters + o;
     columns[at] = beside ? 0.0f : static_cast<float>(dy[from]);
@@ -126,6 +127,7 @@ class Conv2dTranspose : public Kernel {
   }
 
  private:
+  // As few blocks as memory allows: each is two or three launches, whatever its size.
   template <typename Body>
   static void blocks(const TransposedConvTile& t, const Body& body) {
     const auto memory = [](std::int64_t elements) { return scratch(kColumns, elements); };

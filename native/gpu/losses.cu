@@ -17,6 +17,7 @@ FL_DEVICE std::int64_t argmax(const Team& team, const Row& x, std::int64_t n) {
   float mine = -std::numeric_limits<float>::infinity();
   std::int64_t at = 0;
   for (std::int64_t i = team.rank; i < n; i += team.size) {
+    // A NaN is never larger, so it is passed over here. The loss shows it.
     if (!(x[i] > mine)) continue;
     mine = x[i];
     at = i;

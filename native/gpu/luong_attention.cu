@@ -11,6 +11,7 @@
 namespace flexlegion::gpu {
 namespace {
 
+// What the algorithm needs of a kind of device.
 struct Gpu {
   using Output = DenseOutput;
   using OutputMatrix = gpu::OutputMatrix;

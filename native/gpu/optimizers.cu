@@ -10,6 +10,7 @@
 namespace flexlegion::gpu {
 namespace {
 
+// Infinity less itself is NaN, and so is NaN.
 FL_DEVICE inline bool is_finite(float x) { return x - x == 0.0f; }
 
 class Sgd : public UpdateKernel {
@@ -47,6 +48,8 @@ class Sgd : public UpdateKernel {
   SgdRule rule_;
 };
 
+// Its constants hold the step's bias corrections, so a launch is not the same in each iteration: it
+// does not repeat.
 class Adam : public UpdateKernel {
  public:
   Adam(const Attributes& attributes, bool decoupled) : rule_(attributes, decoupled) {}

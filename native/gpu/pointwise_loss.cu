@@ -69,6 +69,7 @@ void write_slopes(const Formula& formula, const Tiles<3>& tiles, std::int64_t n,
   });
 }
 
+// One class for all formulas: a formula adds an element's terms and knows its slope.
 template <typename Formula>
 class PointwiseLoss : public Kernel {
  public:
@@ -91,6 +92,8 @@ class PointwiseLoss : public Kernel {
   void backward(KernelTask& task) override {
     if (!task.wants_input_grad(0) || task.input_grads[0].tile.empty()) return;
     const TensorView& dx = task.input_grads[0];
+    // A slope may need no values (that of the mean itself): then none are saved, and dx stands in
+    // for them.
     const bool reads = task.inputs[0].present();
     const TensorView& x = reads ? task.inputs.front() : dx;
     const TensorView& target = reads ? task.inputs.back() : dx;

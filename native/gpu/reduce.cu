@@ -111,6 +111,7 @@ void share(const TensorView& x, const TensorView& y, const TensorView& dy, const
                   for (std::int64_t r = team.rank; r < rows; r += team.size) {
                     mine += same_number(from[first + folded.rows(r)], maximum) ? 1 : 0;
                   }
+                  // At least one has it, as the maximum is one of them.
                   const auto number = static_cast<float>(team.sum(mine));
                   const float each = grad[gradients.kept(column)] / number;
                   for (std::int64_t r = team.rank; r < rows; r += team.size) {
@@ -120,6 +121,7 @@ void share(const TensorView& x, const TensorView& y, const TensorView& dy, const
                 });
 }
 
+// Sums and means spread their gradient; a maximum gives it to who has it.
 class Reduce : public Kernel {
  public:
   explicit Reduce(const Attributes& attributes) : reduction_(attributes) {}
@@ -130,6 +132,7 @@ class Reduce : public Kernel {
   void forward(KernelTask& task) override {
     const TensorView& x = task.inputs[0];
     if (task.outputs[0].tile.empty()) return;
+    // The output seen with the input's dimensions, extent 1 where it is reduced.
     const TensorView y = reduction_.beside(x, task.outputs[0]);
     if (reduction_.kind == Reduction::Kind::maximum) return maximum(x, y);
     sum(x, y, static_cast<float>(reduction_.factor(x)));

@@ -26,6 +26,7 @@ class Resize2d : public Kernel {
     const Strided x(task.inputs[0]), y(output);
     for_each(output.volume(), [=] FL_BODY(std::int64_t i) {
       const std::int64_t c = i % y.extent[3], place = i / y.extent[3];
+      // Two rows and two columns, and the share of the second of each.
       const ResizeTaps row = h.taps(place / w.out % h.out), column = w.taps(place % w.out);
       const Reals plane = x.data + (place / w.out / h.out * x.stride[0] + c * x.stride[3]);
       const auto at = [&](std::int64_t r, std::int64_t q) {

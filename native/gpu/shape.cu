@@ -16,6 +16,7 @@ struct Mover {
   }
 };
 
+// What the operators of ops/moves.h need of a kind of device.
 struct Gpu {
   using Input = DenseInput;
   using Output = DenseOutput;

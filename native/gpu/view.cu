@@ -87,6 +87,7 @@ void log_add_exp_view(const TensorView& to, const TensorView& from) {
   merge(to, from, LogAddExp());
 }
 
+// The driver fills dense memory, without a kernel of ours.
 void zero_view(const TensorView& to) {
 #if FLEXLEGION_CUDA
   if (to.dense()) {
@@ -98,6 +99,7 @@ void zero_view(const TensorView& to) {
   for_each_element<1>({&to}, [=] FL_BODY(auto e) { e.set(0, Lanes<e.kWidth>{}); });
 }
 
+// For the gradients of maxima: what an earlier part has reached already goes out.
 void zero_where_equal(const TensorView& to, const TensorView& a, const TensorView& b) {
   for_each_element<3>({&to, &a, &b}, [=] FL_BODY(auto e) {
     auto mine = e[0];
@@ -113,6 +115,7 @@ void write_or_add_view(const TensorView& to, const TensorView& from, bool adds) 
   (adds ? add_view : copy_view)(to, from);
 }
 
+// Dense scratch memory of a tile's extents.
 TensorView scratch_view(int slot, const TensorView& like, DataType type) {
   const std::int64_t floats = floats_for(like.volume(), type);
   return dense_view(scratch(slot, floats), like.tile, like.shape, type);

@@ -175,6 +175,8 @@ class BatchNormStatistics : public Kernel {
   bool evaluated_;  // in evaluation and prediction, too
 };
 
+// In training: the batch's moments from its samples', and the running averages. In evaluation: the
+// running averages, if there are any.
 class BatchNormMoments : public Kernel {
  public:
   explicit BatchNormMoments(const Attributes& attributes)

@@ -199,6 +199,7 @@ FLEXLEGION_SIMD void maximum_backward_row(const PoolTile& t, std::int64_t oh, co
   maximum_backward_of(t, oh, x, dy, dx);
 }
 
+// to += from, of the channels of one pixel.
 FLEXLEGION_SIMD void add_row(const float* from, float* to, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) to[i] += from[i];
 }

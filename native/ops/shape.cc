@@ -26,6 +26,7 @@ std::vector<DimGroup> groups_of(const TensorView& before, const TensorView& afte
     DimGroup group{{b}, {a}};
     // The side whose product is smaller takes its next dimension, until both are equal.
     std::int64_t p = before.shape[b++], q = after.shape[a++];
+    // (12, 64) and 768, say: 12 < 768, so the left side takes 64, and both are 768.
     while (p != q) {
       const bool shorter_before = p < q;
       int& d = shorter_before ? b : a;
@@ -65,11 +66,13 @@ bool joined(const TensorView& view, const std::vector<DimGroup>& groups,
   return true;
 }
 
+// A tile of the groups, cut dimension by dimension.
 TensorView within(TensorView view, const Rect& tile) {
   for (int d = 0; d < tile.rank; ++d) view = narrowed(view, d, tile.lo[d], tile.hi[d]);
   return view;
 }
 
+// "1,2,3" as numbers. An empty text has none.
 std::vector<int> integers_of(const Attributes& attributes, const std::string& name) {
   std::vector<int> numbers;
   const std::string& list = attributes.text(name);

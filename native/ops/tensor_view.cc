@@ -43,6 +43,7 @@ void share_runs(const Views<N>& views, const Run& run) {
   });
 }
 
+// What std::aligned_alloc() gave goes back by std::free().
 struct Freed {
   void operator()(float* p) const { std::free(p); }
 };
@@ -65,6 +66,8 @@ bool TensorView::dense_from(int first) const {
   return true;
 }
 
+// Row-major memory of a tile: its strides follow from the tile's extents, its coordinates stay the
+// tensor's.
 TensorView dense_view(void* buffer, const Rect& tile,
                       const std::array<std::int64_t, kMaxRegionRank>& shape, DataType type) {
   TensorView view;
@@ -108,6 +111,8 @@ void copy_view(const TensorView& to, const TensorView& from) {
   });
 }
 
+// What is added to is read and written. Narrow sums are widened, added as floats and rounded once a
+// call.
 void add_view(const TensorView& to, const TensorView& from) {
   share_floats<1, 1, 2>({&to, &from},
                         [](const Pointers<2>& at, std::int64_t n) { add_run(at[0], at[1], n); });

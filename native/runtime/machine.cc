@@ -109,6 +109,7 @@ void add_mapper(Legion::Machine machine, Runtime* runtime, const std::set<Proces
 
 }  // namespace
 
+// For a GPU, host tasks run on the CPU processor beside it.
 Processor processor_for(const Device& device, Side side) {
   return side == Side::device ? device.processor : device.host;
 }
@@ -178,6 +179,7 @@ void MachineState::find_devices() {
   }
 }
 
+// A device's number is its place in the list, which is the same on every rank.
 void MachineState::add_device(const Device& device) {
   index_[device.processor] = static_cast<int>(devices_.size());
   devices_.push_back(device);
@@ -231,6 +233,7 @@ void MachineState::register_all() {
   Runtime::perform_registration_callback(add_mapper, /*global=*/false);
 }
 
+// By the processor that runs a task; -1: it is none of ours.
 int MachineState::device_of(Processor processor) const {
   const auto found = index_.find(processor);
   return found == index_.end() ? -1 : found->second;
@@ -242,6 +245,8 @@ TaskID MachineState::task_id(const std::string& name) const {
   return found->second;
 }
 
+// A trace for each kind of run of each program. Ids are never used again, since Legion remembers
+// traces.
 TraceID MachineState::next_trace_id() {
   if (used_traces_ == kMaxTraces) throw std::runtime_error("too many programs in one process");
   return first_trace_ + used_traces_++;

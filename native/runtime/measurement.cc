@@ -128,6 +128,7 @@ Times& Measurement::add_log() {
   return logs_.back();
 }
 
+// Warm-up, then as many runs as fit the time that is allowed, or a few if one run takes long.
 Times Measurement::run(const RunState& state, const Repeats& repeats,
                        const std::vector<std::int64_t>* rows) {
   report_ = add_task(kBytesTask, device_, {}, [this](LeafContext& context) {
@@ -152,6 +153,7 @@ Times Measurement::run(const RunState& state, const Repeats& repeats,
   return times();
 }
 
+// The same task without its neighbours: the difference is their contention.
 Times Measurement::run_alone(const RunState& state) {
   if (own_.launches.size() == all_.launches.size()) return {};
   repeat(own_, (counted_ + 1) / 2, state, nullptr);

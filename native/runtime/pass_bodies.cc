@@ -32,6 +32,7 @@ RegisterPassBody::RegisterPassBody(Pass pass, KernelsOf kernels,
   registered()[static_cast<std::size_t>(pass)] = {kernels, make};
 }
 
+// A pass without a body would be issued and do nothing, so it is refused.
 LaunchBody body_of(const PlannedWork& work) {
   const Pass pass = work.launch.pass;
   if (of_pass(pass).make == nullptr) {
@@ -40,6 +41,8 @@ LaunchBody body_of(const PlannedWork& work) {
   return of_pass(pass).make(work);
 }
 
+// Tasks are named by kernel and pass, so that profiles tell them apart. Optimizers' passes are
+// named by optimizer.
 std::string task_name(const Graph& graph, const Launch& planned, const std::string& optimizer) {
   const std::string pass = row_of(planned.pass).name;
   switch (of_pass(planned.pass).kernels) {

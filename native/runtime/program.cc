@@ -139,6 +139,7 @@ std::int64_t Program::step(unsigned runs, const RunState& state,
     // They travel in the place of row numbers, as 64 bits each.
     std::memcpy(&shares[i], &share, sizeof(share));
   }
+  // 0: nothing will be told, and nobody asks.
   const std::int64_t ticket = schedule.answers ? log_.open(schedule.telling) : 0;
   runtime->begin_trace(ctx, schedule.trace);
   for (const InputTensor& input : inputs_) {

@@ -170,6 +170,7 @@ DataType Subtasks::given(const Touched& touched, const Kernel& kernel) const {
 }
 
 // Partial values, and contributions to gradients, may be floats where the tensor is stored narrow.
+// Whether the kernel has to be given copies in another type.
 bool Subtasks::converts(const Kernel& kernel, const KernelTask& task) const {
   return std::any_of(touched_.begin(), touched_.end(), [&](const Touched& t) {
     const TensorView& view = (task.*t.list)[t.position];

@@ -58,6 +58,8 @@ TensorView view_of(const PhysicalRegion& region, FieldID field, const Rect& rect
   return view;
 }
 
+// Mapping inline waits for all tasks that write the tensor, and copies it here if it lies
+// elsewhere.
 MappedTensor::MappedTensor(const RegionStore& regions, int region, FieldID field) {
   const LogicalRegion whole = regions.region(region);
   RegionRequirement requirement(whole, LEGION_READ_ONLY, LEGION_EXCLUSIVE, whole);

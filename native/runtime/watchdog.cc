@@ -159,6 +159,8 @@ void Watchdog::fail(int status) {
   for (;;) pause();  // until the thread ends the process
 }
 
+// Ends the thread. No rank's process may go before all have finished, or its peers would think it
+// lost.
 void Watchdog::finish() {
   if (getpid() != process_) return;  // a fork of it
   finishing_ = true;

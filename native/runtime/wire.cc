@@ -160,6 +160,7 @@ Connection listen(Introduction& me) {
   return listener;
 }
 
+// A rank that calls, or a closed connection if none does.
 Connection accept(const Connection& listener) {
   Connection came(accept4(listener.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (came.open()) without_delay(came.fd());
@@ -183,6 +184,7 @@ Connection connect(const Introduction& to, int rank, double seconds) {
   return {};
 }
 
+// Under which addresses other hosts may find this rank: those of all interfaces that are up.
 Introduction introduction() {
   Introduction me;
   gethostname(me.host, sizeof me.host - 1);
