@@ -10,9 +10,11 @@ import ctypes
 import functools
 import importlib.util
 import os
+import platform
 import re
 import sys
 import sysconfig
+import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -240,6 +242,7 @@ def _share_cores() -> None:
 
 _started: tuple[Library, Any] | None = None
 _threads: list[int] = []  # of each device, on all ranks
+_hosts: list[int] = []  # likewise
 
 
 @functools.cache
@@ -285,26 +288,36 @@ def rt() -> Library:
     global _started
     _started = library, facts
     ranks.check_together(facts.ranks)
-    mine = [device.threads for device in library.items(facts.devices, facts.n_devices)]
+    devices = library.items(facts.devices, facts.n_devices)
+    mine = [device.threads for device in devices]
     ranks.warn_of_few_cores(mine, len(cores))
-    _threads[:] = mine if facts.ranks == 1 else _gathered(library, mine, facts.ranks)
+    host = zlib.crc32(platform.node().encode()) >> 1
+    hosts = [host if device.rank == facts.rank else 0 for device in devices]
+    for found, own in ((_threads, mine), (_hosts, hosts)):
+        found[:] = own if facts.ranks == 1 else _gathered(library, own, facts.ranks)
     return library
 
 
-def _gathered(library: Library, threads: list[int], ranks: int) -> list[int]:
+def _gathered(library: Library, numbers: list[int], ranks: int) -> list[int]:
     """Of each device, as its rank knows them; the others say 0."""
-    mine = library.ffi.new("int32_t[]", threads)
-    everything = library.ffi.new("int32_t[]", len(threads) * ranks)
+    mine = library.ffi.new("int32_t[]", numbers)
+    everything = library.ffi.new("int32_t[]", len(numbers) * ranks)
     size = library.ffi.sizeof(mine)
     library.check(library.lib.fl_rt_all_gather(mine, size, everything))
     told = list(everything)  # cffi's arrays know no steps
-    return [max(told[i :: len(threads)]) for i in range(len(threads))]
+    return [max(told[i :: len(numbers)]) for i in range(len(numbers))]
 
 
 def threads() -> list[int]:
     """How many threads compute a task on each device of the running Legion."""
     rt()
     return list(_threads)
+
+
+def hosts() -> list[int]:
+    """A number for the machine that each device of the running Legion is in."""
+    rt()
+    return list(_hosts)
 
 
 @typed

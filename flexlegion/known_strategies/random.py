@@ -1,5 +1,7 @@
 """A random point of the SOAP space, for tests and as a start of searches."""
 
+from dataclasses import replace
+
 from flexlegion.graph.graph import Graph
 from flexlegion.known_strategies.registry import own_strategy
 from flexlegion.machine.devices import Devices
@@ -14,7 +16,8 @@ def random(graph: Graph, devices: Devices, seed: int) -> Strategy:
     Reductions are split, too, and it is drawn who combines their partial values; where an operator
     is linear in an input that has some, it may share them out.
 
-    An operator gets at most twice as many tasks as there are devices.
+    An operator gets at most twice as many tasks as there are devices. On a machine of several
+    nodes, every second one sums the gradients of its weights inside nodes first.
     """
     import numpy as np
 
@@ -25,4 +28,8 @@ def random(graph: Graph, devices: Devices, seed: int) -> Strategy:
     for op in graph.operators:
         parts = reads_partial_values(op, configs)
         configs[op.name] = random_config(op, names, rng, most, reductions=True, parts=parts)
+    if len(set(devices.nodes)) > 1:
+        rng = np.random.default_rng([seed, 1])
+        for name, config in configs.items():
+            configs[name] = replace(config, hierarchical=bool(rng.random() < 0.5))
     return Strategy(configs, f"strategy 'random:{seed}'")

@@ -13,6 +13,7 @@ from flexlegion.graph.graph import Graph
 from flexlegion.machine.devices import Devices
 from flexlegion.sim.problem import Problem
 from flexlegion.strategy.configuration import ParallelConfig
+from flexlegion.strategy.hierarchy import hierarchical
 from flexlegion.strategy.strategy import Strategy
 
 Configs = Mapping[str, ParallelConfig]
@@ -32,11 +33,15 @@ class NamedStrategy:
         Whether it depends on what tasks take on a machine.
     takes_seed
         Whether its name goes on with a number: ``random:7``.
+    own
+        Whether it is flexlegion's own. Such a one leaves open how weights' gradients are summed,
+        unless it is drawn at random.
     """
 
     make: Callable[..., Configs]
     needs_costs: bool = False
     takes_seed: bool = False
+    own: bool = False
 
 
 STRATEGIES: Registry[NamedStrategy] = Registry("strategy")
@@ -48,7 +53,7 @@ def own_strategy(
     """Register one of flexlegion's own; each stands in a module of this package."""
 
     def register(make: Make) -> Make:
-        STRATEGIES.add(name, NamedStrategy(make, needs_costs, takes_seed), own=True)
+        STRATEGIES.add(name, NamedStrategy(make, needs_costs, takes_seed, own=True), own=True)
         return make
 
     return register
@@ -146,6 +151,8 @@ def make_strategy(
             )
         arguments.append(int(argument))
     made = entry.make(*arguments)
+    if entry.own and not entry.takes_seed:
+        made = Strategy(hierarchical(made, graph, devices), f"strategy '{name}'")
     if isinstance(made, Strategy):
         return made
     if not isinstance(made, Mapping):

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flexlegion.base.errors import UserError
+from flexlegion.base.quoting import shown
 from flexlegion.bindings import native
 from flexlegion.machine.devices import Devices
+
+NODES = "FLEXLEGION_NODES"
 
 
 @dataclass(frozen=True)
@@ -58,10 +65,31 @@ def running_machine() -> RunningMachine:
         owners.append(info.rank)
         memories.append(info.memory)
         sizes.append(info.memory_bytes)
-    devices = Devices(names, owners)
+    devices = Devices(names, _nodes(names, native.hosts()))
     return RunningMachine(
         devices, running.ranks, running.rank, owners, memories, sizes, native.threads()
     )
+
+
+def _nodes(names: Sequence[str], hosts: Sequence[int]) -> list[int]:
+    """The number of each device's node: the machine that it is in, or as the environment says.
+
+    With ``FLEXLEGION_NODES=2``, the first half of each kind's devices count as one node, the others
+    as another: where parts of one machine are as slow to reach as other machines, say. Where there
+    is one of a kind, it is of the first.
+    """
+    told = os.environ.get(NODES)
+    if told is None:
+        first = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
+        return [first[host] for host in hosts]
+    counts = Counter(name.partition(":")[0] for name in names)
+    if not told.isdecimal() or not 1 <= int(told) <= max(counts.values()):
+        have = " and ".join(f"{n} {kind}s" for kind, n in counts.items())
+        raise UserError(
+            f"{NODES} has to be a number of nodes to share out {have} to, but is {shown(told)}"
+        )
+    places = [name.partition(":") for name in names]
+    return [int(index) * int(told) // counts[kind] for kind, _, index in places]
 
 
 def memory_in_use(device: int) -> int:

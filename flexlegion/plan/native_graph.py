@@ -90,6 +90,8 @@ class NativeGraph:
             "n_tensors": len(graph.tensors),
             "n_operators": len(graph.operators),
             "n_outputs": len(outputs),
+            "n_devices": len(devices),
+            "node_of": array("int32_t", devices.nodes),
             "tensors": array("fl_tensor", [_tensor(array, tensor) for tensor in graph.tensors]),
             "operators": array("fl_operator", operators),
             "outputs": array("int32_t", [self.tensor_numbers[tensor] for tensor in outputs]),

@@ -6,7 +6,7 @@ that same object, and here it is only described for people.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -38,7 +38,8 @@ class Requirement:
         The tensor. For the iteration's fields, that of `Plan.of_iteration`.
     field
         One of `FIELDS`: the tensor's value, the partial values that it is combined of, its
-        gradient, or a state of the optimizer; or norms by which gradients are clipped.
+        gradient, the nodes' sums of it, or a state of the optimizer; or norms by which gradients
+        are clipped.
     privilege
         "read", "write" or "read-write".
     role
@@ -62,7 +63,8 @@ class Requirement:
         """What an element of the field takes: norms, and what optimizers keep, stay wide."""
         if self.field in ("value", "partial"):
             return self.tensor.element_bytes
-        return self.tensor.gradient_bytes if self.field == "gradient" else STATE_BYTES
+        sums = self.field in ("gradient", "node sums")
+        return self.tensor.gradient_bytes if sums else STATE_BYTES
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,7 @@ class Plan:
         self.launches = list(self._launches(arrays))
         self._gradient_slots: list[int] = self.core.items(arrays.gradient_slots, arrays.n_tensors)
         self._value_slots: list[int] = self.core.items(arrays.value_slots, arrays.n_tensors)
+        self._node_sums: list[int] = self.core.items(arrays.node_sums, arrays.n_tensors)
 
     def _launches(self, arrays: Any) -> Iterator[Launch]:
         items = self.core.items
@@ -196,6 +199,14 @@ class Plan:
     def value_slots(self, tensor: Tensor) -> int:
         """How many partial values the tensor's value is combined of; 1: it is written whole."""
         return self._value_slots[self.tensor_numbers[tensor]]
+
+    def node_sums(self, tensor: Tensor) -> int:
+        """How many nodes sum their own part of a weight's gradient first; 0: none does."""
+        return self._node_sums[self.tensor_numbers[tensor]]
+
+    def slots(self, requirement: Requirement) -> int:
+        """How many slots the stack has that a requirement of one of `STACKED_FIELDS` touches."""
+        return STACKED_FIELDS[requirement.field](self, requirement.tensor)
 
     def fused(self, memories: Sequence[int], runs: int = TRAINS) -> list[int]:
         """Which launches the runtime fuses: one Legion task a device runs task k of each of a run.
@@ -262,13 +273,11 @@ class Plan:
         how = requirement.privilege
         if requirement.tensor.table and how == "read":
             how = "look up rows"
-        if requirement.field in ("gradient", "partial"):
+        if requirement.field in STACKED_FIELDS:
             slots, box = box[0], box[1:]
-            gradient = requirement.field == "gradient"
-            slots_of = self.gradient_slots if gradient else self.value_slots
-            total = slots_of(requirement.tensor)
+            total = self.slots(requirement)
             if requirement.privilege == "read":
-                verb = "sum" if gradient else "combine"
+                verb = "combine" if requirement.field == "partial" else "sum"
                 how = f"{verb} {slots[1] - slots[0]} partial" if slots[1] - slots[0] > 1 else "read"
             else:
                 how = "add" if requirement.adds[k] else "write"
@@ -281,9 +290,18 @@ class Plan:
         size = requirement.element_bytes
         for lo, hi in requirement.boxes[k]:
             size *= hi - lo
-        field = f" {requirement.field}" if requirement.field in ("gradient", "state") else ""
+        named = ("gradient", "node sums", "state", "spread")
+        field = f" {requirement.field}" if requirement.field in named else ""
         name = printable(requirement.tensor.name)
         return f"{how:<20} {name}{field} [{tile}]  {size:,} bytes"
+
+
+# Fields whose tiles have slots in front, and how many slots there are of a tensor.
+STACKED_FIELDS: Mapping[str, Callable[[Plan, Tensor], int]] = {
+    "gradient": Plan.gradient_slots,
+    "partial": Plan.value_slots,
+    "node sums": Plan.node_sums,
+}
 
 
 def _box(bounds: Iterator[int], rank: int) -> Box:

@@ -47,12 +47,17 @@ class ParallelConfig:
     dims
         Names of the dimensions that the degrees are of, if these are not all, as in a file; the
         others are whole.
+    hierarchical
+        Whether the gradients of the operator's weights are summed inside each node first, and
+        updated weights sent once to each other node: a hierarchical all-reduce. Where all who use a
+        weight are in one node, or each in another, it changes nothing.
     """
 
     degrees: tuple[int, ...]
     devices: tuple[str, ...]
     sums: Sums = "readers"
     dims: tuple[str, ...] | None = None
+    hierarchical: bool = False
 
     @property
     def tasks(self) -> int:

@@ -316,10 +316,18 @@ def _configs_of(document: Any, where: str) -> dict[str, ParallelConfig]:
 
 def _config_of(entry: Any, where: str) -> ParallelConfig:
     """An operator's configuration."""
-    required, optional = {"degrees", "devices"}, {"sums"}
+    required, optional = {"degrees", "devices"}, {"sums", "hierarchical"}
     if not isinstance(entry, dict) or not required <= set(entry) <= required | optional:
-        raise UserError(f"{where} needs the keys 'degrees' and 'devices', and may have 'sums'")
+        raise UserError(
+            f"{where} needs the keys 'degrees' and 'devices', and may have 'sums' and "
+            "'hierarchical'"
+        )
     degrees, sums = entry["degrees"], entry.get("sums", SUMS[0])
+    hierarchical = entry.get("hierarchical", False)
+    if not isinstance(hierarchical, bool):
+        raise UserError(
+            f"{where}: 'hierarchical' has to be true or false, but is {shown(hierarchical)}"
+        )
     if not isinstance(sums, str) or sums not in SUMS:
         raise UserError(
             f"{where}: 'sums' has to be {' or '.join(map(shown, SUMS))}, but is {shown(sums)}"
@@ -328,9 +336,10 @@ def _config_of(entry: Any, where: str) -> ParallelConfig:
         raise UserError(f"{where}: 'devices' has to be a list of names")
     devices = tuple(entry["devices"])
     if isinstance(degrees, dict) and _is_list(list(degrees.values()), int):
-        return ParallelConfig(tuple(degrees.values()), devices, sums, tuple(degrees))
+        names = tuple(degrees)
+        return ParallelConfig(tuple(degrees.values()), devices, sums, names, hierarchical)
     if _is_list(degrees, int):
-        return ParallelConfig(tuple(degrees), devices, sums)
+        return ParallelConfig(tuple(degrees), devices, sums, None, hierarchical)
     raise UserError(
         f"{where}: 'degrees' has to be an object of integers by the dimensions' names, as in "
         '{"sample": 2}, or a list of one for each dimension'
@@ -342,10 +351,12 @@ def _is_list(value: Any, of: type) -> bool:
 
 
 def entry_of(config: ParallelConfig) -> dict[str, Any]:
-    """What a file says of an operator: degrees, devices, and who sums unless it is the readers."""
+    """What a file says of an operator: degrees, devices, and how sums are made, if otherwise."""
     by_name = config.dims is not None
     degrees = dict(zip(config.dims or (), config.degrees, strict=False))
     entry: dict[str, Any] = {"degrees": degrees if by_name else list(config.degrees)}
     if config.sums != SUMS[0]:
         entry["sums"] = config.sums
+    if config.hierarchical:
+        entry["hierarchical"] = True
     return entry | {"devices": list(config.devices)}

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from flexlegion.base.errors import UserError
 from flexlegion.bindings import native
 from flexlegion.graph.tensor import Tensor
+from flexlegion.machine.running import running_machine
 from flexlegion.objective.losses import losses_of
 from flexlegion.objective.metrics import MetricSums
 from flexlegion.objective.optimizers import Optimizer
@@ -135,13 +136,13 @@ class Program:
     def staged_here(self, tensor: Tensor) -> npt.NDArray[np.bool_]:
         """For each sample of a batch of an input tensor: whether tasks of this rank stage it."""
         here = np.zeros(tensor.shape[0], np.bool_)
-        rank, devices = native.running().rank, self.plan.devices
+        rank, devices, owners = native.running().rank, self.plan.devices, running_machine().owners
         for launch in self.plan.launches:
             written = launch.requirements[0]
             if launch.pass_ != "load" or written.tensor is not tensor:
                 continue
             for device, box in zip(launch.devices, written.boxes, strict=True):
-                if devices.nodes[devices.number(device)] == rank:
+                if owners[devices.number(device)] == rank:
                     here[slice(*box[0])] = True
         return here
 
@@ -368,7 +369,8 @@ class Program:
             tuple(zip(flat[i : i + rank], flat[i + rank : i + 2 * rank], strict=True))
             for i in starts
         ]
-        return [(self.plan.devices.nodes[d], box) for d, box in zip(devices, boxes, strict=True)]
+        owners = running_machine().owners
+        return [(owners[d], box) for d, box in zip(devices, boxes, strict=True)]
 
     def updates(self, weight: Tensor) -> bool:
         """Whether training updates a weight, and so keeps the optimizer's states of it."""

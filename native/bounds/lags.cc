@@ -123,7 +123,8 @@ void Bounds::add_sums(OpId writer, int output, const PricedConfig& theirs, const
   const std::vector<int> outputs = problem_.graph.operators[writer].outputs();
   const TensorId tensor = problem_.graph.operators[writer].operands[output].tensor;
   const std::int64_t bytes = problem_.graph.tensors[tensor].value_bytes();
-  for (const ShardTask& task : shard_tasks_of(problem_, geometry_, writer, outputs, theirs)) {
+  for (const ShardTask& task :
+       shard_tasks_of(problem_, geometry_, writer, outputs, Shares::outputs, theirs)) {
     const Time sum = sum_task_time(problem_, writer, values, task);
     for (const auto& [which, shard] : task.shards) {
       if (outputs[static_cast<std::size_t>(which)] != output) continue;

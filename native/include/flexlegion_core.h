@@ -48,7 +48,7 @@ typedef enum { FL_COMBINE_SUM, FL_COMBINE_MAX, FL_COMBINE_LOG_SUM_EXP } fl_combi
 /* Who combines them: each reader for itself, or those that wrote them, shard by shard. */
 typedef enum { FL_SUMS_READERS, FL_SUMS_SHARDS } fl_sums;
 typedef enum { FL_OF_INPUT, FL_OF_OPERATOR, FL_OF_ITERATION } fl_of; /* what a launch is of */
-typedef enum { FL_PRICE_OF_TASK, FL_PRICE_OF_BYTES } fl_price;
+typedef enum { FL_PRICE_OF_TASK, FL_PRICE_OF_BYTES, FL_PRICE_NOTHING } fl_price;
 typedef enum { FL_READ, FL_WRITE, FL_READ_WRITE } fl_privilege;
 typedef enum { FL_TRAINS = 1, FL_EVALUATES = 2, FL_PREDICTS = 4 } fl_run; /* bits */
 
@@ -104,7 +104,8 @@ typedef struct {
   int64_t shard_bytes;    /* weights are not cut into smaller shards, however many devices replicate
                              them */
   int32_t fused_launches; /* so many at most run as one; 0: the default */
-  int32_t n_tensors, n_operators, n_outputs;
+  int32_t n_tensors, n_operators, n_outputs, n_devices;
+  const int32_t *node_of; /* of each device: its node, from 0 */
   const fl_tensor *tensors;
   const fl_operator *operators;
   const int32_t *outputs; /* the tensors to predict */
@@ -122,9 +123,9 @@ fl_graph *fl_graph_create(const fl_graph_contents *contents, fl_graph_facts *out
 void fl_graph_destroy(fl_graph *graph);
 
 /* The configuration of an operator: a degree for each dimension of its space, and a device for each
- * task. */
+ * task; and whether the gradients of its weights are summed inside nodes first. */
 typedef struct {
-  int32_t op, n_degrees, n_devices, sums;
+  int32_t op, n_degrees, n_devices, sums, hierarchical;
   const int32_t *degrees, *devices;
 } fl_config;
 /* A strategy, or a part of one. */
@@ -155,6 +156,7 @@ typedef struct {
                                     of; 0: it is not computed */
   const int32_t *value_slots;    /* of each tensor: the partial values that its value is combined
                                     of; 1: it is written as a whole */
+  const int32_t *node_sums;      /* of each tensor: the nodes that sum its gradient first; or 0 */
   const int32_t *elements;       /* of each field: if it is the iteration's, its elements, of which
                                     each task that writes it has one */
 } fl_plan_arrays;

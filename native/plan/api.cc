@@ -29,7 +29,8 @@ static_assert(same(FL_SUMS_READERS, fl::Sums::readers) && same(FL_SUMS_SHARDS, f
 static_assert(same(FL_OF_INPUT, fl::Of::input) && same(FL_OF_OPERATOR, fl::Of::op) &&
               same(FL_OF_ITERATION, fl::Of::iteration));
 static_assert(same(FL_PRICE_OF_TASK, fl::Price::of_task) &&
-              same(FL_PRICE_OF_BYTES, fl::Price::of_bytes));
+              same(FL_PRICE_OF_BYTES, fl::Price::of_bytes) &&
+              same(FL_PRICE_NOTHING, fl::Price::nothing));
 static_assert(same(FL_READ, fl::Privilege::read) && same(FL_WRITE, fl::Privilege::write) &&
               same(FL_READ_WRITE, fl::Privilege::read_write));
 static_assert(same(FL_TRAINS, fl::kTrains) && same(FL_EVALUATES, fl::kEvaluates) &&
@@ -193,6 +194,11 @@ fl_graph* fl_graph_create(const fl_graph_contents* its, fl_graph_facts* out) {
     auto handle = std::make_unique<fl_graph>();
     fl::Graph& graph = handle->graph;
     graph.shard_bytes = its->shard_bytes;
+    check_constant(its->n_devices, kMaxDevice, "number of devices");
+    for (const std::int32_t* node = its->node_of; node != its->node_of + its->n_devices; ++node) {
+      check_constant(*node, kMaxDevice, "node");
+      graph.node_of.push_back(*node);
+    }
     if (its->fused_launches > 0) graph.fused_launches = its->fused_launches;
     for (int t = 0; t < its->n_tensors; ++t) graph.tensors.push_back(tensor_of(its->tensors[t]));
     for (int op = 0; op < its->n_operators; ++op) {
@@ -227,6 +233,7 @@ std::map<fl::OpId, fl::ParallelConfig> fl::configs_of(const fl_strategy& strateg
     config.degrees.assign(its->degrees, its->degrees + its->n_degrees);
     config.devices.assign(its->devices, its->devices + its->n_devices);
     config.sums = static_cast<Sums>(its->sums);
+    config.hierarchical = its->hierarchical != 0;
   }
   return configs;
 }
@@ -236,8 +243,8 @@ fl::StrategyArrays::StrategyArrays(Strategy strategy) : strategy_(std::move(stra
     configs_.push_back({static_cast<std::int32_t>(configs_.size()),
                         static_cast<std::int32_t>(config.degrees.size()),
                         static_cast<std::int32_t>(config.devices.size()),
-                        static_cast<std::int32_t>(config.sums), config.degrees.data(),
-                        config.devices.data()});
+                        static_cast<std::int32_t>(config.sums), config.hierarchical ? 1 : 0,
+                        config.degrees.data(), config.devices.data()});
   }
 }
 
@@ -261,6 +268,7 @@ fl::PlanArrays::PlanArrays(const fl::Plan& plan) {
   }
   for (const fl::GradientStack& stack : plan.gradients) gradient_slots.push_back(stack.slots);
   for (const fl::ValueStack& stack : plan.values) value_slots.push_back(stack.slots);
+  for (const fl::SummingNodes& nodes : plan.nodes) node_sums.push_back(nodes.count());
 }
 
 fl_plan* fl_plan_create(const fl_graph* graph, const fl_strategy* strategy, int optimizer_states,
@@ -291,6 +299,7 @@ fl_plan* fl_plan_create(const fl_graph* graph, const fl_strategy* strategy, int 
             all.bounds.data(),
             all.gradient_slots.data(),
             all.value_slots.data(),
+            all.node_sums.data(),
             plan->plan.elements.data()};
     return plan.release();
   });

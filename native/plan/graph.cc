@@ -84,6 +84,10 @@ bool sums_by_shards(const Operator& op, const ParallelConfig& config) {
   return config.sums == Sums::shards && !maxima && partial_values(op, config.degrees) > 1;
 }
 
+bool Graph::has_several_nodes() const {
+  return std::any_of(node_of.begin(), node_of.end(), [](int node) { return node != 0; });
+}
+
 Rect accessed(const Operand& operand, const Tensor& tensor, const Rect& tile) {
   Rect r = Rect::of_shape(tensor.shape);
   for (int d = 0; d < tile.rank; ++d) {

@@ -125,6 +125,14 @@ struct Graph {
   // A weight is not cut into shards of less (bytes): what moves costs time by the message, too.
   std::int64_t shard_bytes = 0;
   int fused_launches = kLongestRun;
+  // A device: its node, between which data pass a network. Devices beyond the end are of node 0.
+  std::vector<int> node_of;
+
+  int node(int device) const {
+    const auto d = static_cast<std::size_t>(device);
+    return d < node_of.size() ? node_of[d] : 0;
+  }
+  bool has_several_nodes() const;
 };
 
 // What a task that computes `tile` of the operator's space touches of `operand`.
@@ -142,6 +150,10 @@ struct ParallelConfig {
   std::vector<int> degrees;
   std::vector<int> devices;
   Sums sums = Sums::readers;
+  // Whether gradients of the operator's weights are summed inside each node first, and updated
+  // weights sent once to each other node (rules.h). OneFlow and others call such an all-reduce
+  // hierarchical.
+  bool hierarchical = false;
 };
 
 // How many partial values of its outputs an operator computes, if it is split like that. Task k

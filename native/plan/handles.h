@@ -25,7 +25,7 @@ struct PlanArrays {
 
   std::vector<fl_launch> launches;
   std::vector<fl_requirement> requirements;
-  std::vector<std::int32_t> devices, gradient_slots, value_slots;
+  std::vector<std::int32_t> devices, gradient_slots, value_slots, node_sums;
   std::vector<std::uint8_t> adds;
   std::vector<std::int64_t> bounds;
 };

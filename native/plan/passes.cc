@@ -7,6 +7,7 @@
 
 #include "plan/launches.h"
 #include "plan/rules.h"
+#include "plan/shards.h"
 
 namespace flexlegion {
 
@@ -64,6 +65,14 @@ bool runs_backward(const Graph&, const GraphFacts& facts, const LaunchKey& key) 
 
 bool owns_weights(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
   return (facts.runs[key.op] & kTrains) != 0 && !facts.owned_weights(graph, key.op).empty();
+}
+
+bool sums_inside_nodes(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
+  if (!graph.has_several_nodes() || !owns_weights(graph, facts, key)) return false;
+  const std::vector<int> owned = facts.owned_weights(graph, key.op);
+  return std::any_of(owned.begin(), owned.end(), [&](int i) {
+    return !facts.is_table(graph.operators[key.op].operands[i].tensor);
+  });
 }
 
 bool has_norms(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
@@ -146,6 +155,26 @@ void add_weight_gradient(const Graph& graph, const GraphFacts& facts, int i, Ten
   }
 }
 
+Uses use_node_sum(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
+  Uses uses;
+  for (int i : facts.owned_weights(graph, key.op)) {
+    const TensorId weight = graph.operators[key.op].operands[i].tensor;
+    if (facts.is_table(weight)) continue;  // which has no partial gradients
+    add(uses, R::node_gradient, i, weight);
+    add(uses, R::node_sum, i, weight);
+  }
+  return uses;
+}
+
+Uses use_spread(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
+  Uses uses;
+  for (int i : facts.owned_weights(graph, key.op)) {
+    const TensorId weight = graph.operators[key.op].operands[i].tensor;
+    if (!facts.is_table(weight)) add(uses, R::spread, i, weight);
+  }
+  return uses;
+}
+
 Uses use_norm(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
   Uses uses;
   for (int i : facts.owned_weights(graph, key.op)) {
@@ -191,8 +220,9 @@ void place_load(const Graph& graph, const GraphFacts& facts, const LaunchKey& ke
 
 // Tasks that have a shard each of several operands of `op`.
 std::vector<ShardTask> shard_tasks_of(const Graph& graph, OpId op, const std::vector<int>& operands,
-                                      const ParallelConfig& config) {
-  return shard_tasks_of(graph, op, operands, config.devices, [&](int i) {
+                                      Shares shares, const ParallelConfig& config) {
+  const Sharing sharing{op, shares, config.hierarchical, &config.devices};
+  return shard_tasks_of(graph, operands, sharing, [&](int i) {
     return distinct(accessed_rects(graph, op, graph.operators[op].operands[i], config.degrees));
   });
 }
@@ -200,7 +230,8 @@ std::vector<ShardTask> shard_tasks_of(const Graph& graph, OpId op, const std::ve
 // Gives the launch these tasks. The result: for each of the operands, the shard of each task.
 std::map<int, std::vector<Rect>> place_shards(const Graph& graph, const std::vector<int>& operands,
                                               const ParallelConfig& config, Launch& launch) {
-  const std::vector<ShardTask> tasks = shard_tasks_of(graph, launch.op, operands, config);
+  const std::vector<ShardTask> tasks =
+      shard_tasks_of(graph, launch.op, operands, row_of(launch.pass).shares, config);
   std::map<int, std::vector<Rect>> shard_of;
   for (int i : operands) {
     Rect none;
@@ -239,6 +270,19 @@ void place_update(const Graph& graph, const GraphFacts& facts, const LaunchKey&,
   }
 }
 
+// A task of each node for its share of the weights. Nothing is said of weights whose gradients are
+// not summed inside nodes.
+void place_in_nodes(const Graph& graph, const GraphFacts& facts, const LaunchKey&,
+                    const ParallelConfig& config, Launch& launch) {
+  const auto shard_of = place_shards(graph, facts.owned_weights(graph, launch.op), config, launch);
+  auto& all = launch.requirements;
+  for (Requirement& r : all) r.rects = shard_of.at(r.operand);
+  const auto has_none = [](const Requirement& r) {
+    return std::all_of(r.rects.begin(), r.rects.end(), [](const Rect& its) { return its.empty(); });
+  };
+  all.erase(std::remove_if(all.begin(), all.end(), has_none), all.end());
+}
+
 // A task for each tile of the operator's space. Of linear inputs, all parts touch the same elements
 // here; which partial values each takes is the plan's to say.
 void place_operator(const Graph& graph, const GraphFacts& facts, const LaunchKey& key,
@@ -259,7 +303,7 @@ void place_operator(const Graph& graph, const GraphFacts& facts, const LaunchKey
 void place_clip(const Graph& graph, const GraphFacts& facts, const LaunchKey& key,
                 const ParallelConfig& config, Launch& launch) {
   const std::vector<int> owned = facts.owned_weights(graph, key.op);
-  launch.devices = {shard_tasks_of(graph, key.op, owned, config).front().device};
+  launch.devices = {shard_tasks_of(graph, key.op, owned, Shares::weights, config).front().device};
   for (Requirement& r : launch.requirements) r.rects = {Rect::of_shape({1})};
 }
 
@@ -350,15 +394,41 @@ PassRow update_row() {
   return row;
 }
 
+PassRow node_sum_row() {
+  PassRow row;
+  row.name = "node_sum";
+  row.wanted = sums_inside_nodes;
+  row.runs = training;
+  row.uses = use_node_sum;
+  row.shares = Shares::nodes;
+  row.priced_as = Pass::sum;
+  row.closing = true;
+  return row;
+}
+
+PassRow spread_row() {
+  PassRow row;
+  row.name = "spread";
+  row.wanted = sums_inside_nodes;
+  row.runs = training;
+  row.uses = use_spread;
+  row.shares = Shares::nodes;
+  row.price = Price::nothing;
+  row.closing = true;
+  return row;
+}
+
 std::vector<PassRow> make_rows() {
   std::vector<PassRow> rows = {
-      load_row(), forward_row(), sum_row(), backward_row(), norm_row(), clip_row(), update_row(),
+      load_row(), forward_row(), sum_row(),    backward_row(), node_sum_row(),
+      norm_row(), clip_row(),    update_row(), spread_row(),
   };
   for (std::size_t p = 0; p < rows.size(); ++p) {
     PassRow& row = rows[p];
     row.pass = static_cast<Pass>(p);
     if (row.shares == Shares::outputs) row.place = place_sum;
     if (row.shares == Shares::weights) row.place = place_update;
+    if (row.shares == Shares::nodes) row.place = place_in_nodes;
   }
   return rows;
 }

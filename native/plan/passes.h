@@ -26,8 +26,12 @@ struct Optimizer;
 // - `norm` and `clip` are there if the update needs the norm of all gradients, to clip them by it,
 //   or to know whether they are finite. `norm` finds, for each task of an update, the norm of the
 //   gradients that the task is about to use. `clip` is one task that finds the norm of these norms.
-enum class Pass { load, forward, sum, backward, norm, clip, update };
-constexpr int kPasses = static_cast<int>(Pass::update) + 1;
+// - `node_sum` and `spread` are there if the update's operator wants weights' gradients summed
+// inside
+//   each node first (shards.h). `node_sum` does so, and `spread` brings what was updated to the
+//   other nodes. Both have the same tasks.
+enum class Pass { load, forward, sum, backward, node_sum, norm, clip, update, spread };
+constexpr int kPasses = static_cast<int>(Pass::spread) + 1;
 
 // In which runs a launch takes part (a bit set).
 enum Runs : unsigned { kTrains = 1, kEvaluates = 2, kPredicts = 4 };
@@ -46,8 +50,9 @@ struct LaunchKey {
 enum class Of { input, op, iteration };
 
 // What a pass's tasks share out: they are the tiles of their operator's space (or of an input), or
-// each of them has a shard of the operator's outputs, or of the weights that it updates (rules.h).
-enum class Shares { nothing, outputs, weights };
+// each of them has a shard of the operator's outputs, or of the weights that it updates, or of
+// these weights one in its node (shards.h).
+enum class Shares { nothing, outputs, weights, nodes };
 std::vector<int> shared_operands(const Graph& graph, const GraphFacts& facts, OpId op,
                                  Shares shares);
 
@@ -60,8 +65,8 @@ bool by_first_part_alone(const Graph& graph, const GraphFacts& facts, const Laun
                          const Use& use);
 
 // What a task takes in the simulator: a time that the cost table states for this task, or a time
-// that grows with the bytes that the task touches.
-enum class Price { of_task, of_bytes };
+// that grows with the bytes that the task touches; or none, as it only has data brought to it.
+enum class Price { of_task, of_bytes, nothing };
 
 struct PassRow {
   Pass pass = Pass::load;

@@ -6,7 +6,7 @@ namespace flexlegion {
 
 const char* name_of(Field field) {
   static const char* const names[] = {
-      "value", "partial", "gradient", "state", "norms", "total norm",
+      "value", "partial", "gradient", "node sums", "state", "norms", "total norm",
   };
   static_assert(std::size(names) == kFields);
   return names[static_cast<std::size_t>(field)];
@@ -25,7 +25,9 @@ const RoleRow& row_of(RequirementRole role) {
       {"saved", Field::value, P::read},
       {"output gradient", Field::gradient, P::read},
       {"contribution", Field::gradient, P::write},  // read_write where some task adds
-      {"weight gradient", Field::gradient, P::read},
+      {"node gradient", Field::gradient, P::read},
+      {"node sum", Field::node_sums, P::write},
+      {"weight gradient", Field::gradient, P::read},  // of node_sums, where there are any
       {"looked up tokens", Field::value, P::read},
       {"looked up gradient", Field::gradient, P::read},
       {"norm", Field::norms, P::write},
@@ -34,6 +36,7 @@ const RoleRow& row_of(RequirementRole role) {
       {"updated", Field::value, P::read_write},
       {"optimizer state", Field::state, P::read_write},
       {"clipped by", Field::total_norm, P::read},
+      {"spread", Field::value, P::read},
   };
   static_assert(std::size(rows) == kRoles);
   return rows[static_cast<std::size_t>(role)];
@@ -45,6 +48,7 @@ DataType type_of(const Graph& graph, const Place& place) {
     case Field::partial:
       return graph.tensors[place.tensor].type;
     case Field::gradient:
+    case Field::node_sums:
       return graph.tensors[place.tensor].gradient_type();
     default:
       return kStateType;

@@ -8,10 +8,11 @@
 
 namespace flexlegion {
 
-// Of a tensor: its value, the partial values that the value is combined of, its gradient, and
-// states of the optimizer. The others are the iteration's: each task that writes one has an element
-// of its own there, and who reads it reads all elements.
-enum class Field { value, partial, gradient, state, norms, total_norm };
+// Of a tensor: its value, the partial values that the value is combined of, its gradient, the sums
+// of each node's part of a weight's gradient, and states of the optimizer. The others are the
+// iteration's: each task that writes one has an element of its own there, and who reads it reads
+// all elements.
+enum class Field { value, partial, gradient, node_sums, state, norms, total_norm };
 constexpr int kFields = static_cast<int>(Field::total_norm) + 1;
 const char* name_of(Field field);
 inline bool of_iteration(Field field) { return field > Field::state; }
@@ -50,8 +51,11 @@ enum class RequirementRole {
   saved,            // a value that forward read or wrote
   output_gradient,  // of an output; its partial values are summed
   contribution,     // a partial value of an input's or a weight's gradient
+  // node_sum
+  node_gradient,  // of a weight's shard, the partial values of one node; they are summed
+  node_sum,       // what they sum to
   // norm, clip and update
-  weight_gradient,     // of a weight's shard; its partial values are summed
+  weight_gradient,     // of a weight's shard; its partial values, or nodes' sums, are summed
   looked_up_tokens,    // which rows of a table were read
   looked_up_gradient,  // of these rows, in a shard's columns; its partial values are summed
   norm,                // of all these gradients of a task
@@ -60,9 +64,11 @@ enum class RequirementRole {
   updated,             // a weight's shard
   optimizer_state,     // of that shard
   clipped_by,          // the total norm
+  // spread
+  spread,  // of a weight, what other nodes have updated of a shard
 };
 
-constexpr int kRoles = static_cast<int>(RequirementRole::clipped_by) + 1;
+constexpr int kRoles = static_cast<int>(RequirementRole::spread) + 1;
 
 // What follows from a role.
 struct RoleRow {

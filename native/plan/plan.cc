@@ -28,13 +28,16 @@ class PlanBuilder {
     numbers_.resize(graph_.tensors.size());
     plan_.gradients.resize(graph_.tensors.size());
     plan_.values.resize(graph_.tensors.size());
+    plan_.nodes.resize(graph_.tensors.size());
     for (OpId op : graph_.operators.ids()) {
       if (facts_.runs[op] != 0) find_values(op);
+      if (strategy_[op].hierarchical) find_nodes(op);
     }
     for (const LaunchKey& key : issue_order(graph_, facts_)) {
       Launch launch = launch_of(graph_, facts_, key, strategy_[decides(graph_, facts_, key)]);
       if (launch.tasks() == 0)
-        continue;  // partial values that nobody combines before they are read
+        continue;  // partial values that nobody combines before they are read, say
+      if (key.pass == Pass::node_sum) number_slots(launch);
       for (Requirement& r : launch.requirements) place(r, launch);
       plan_.launches.push_back(std::move(launch));
     }
@@ -64,11 +67,52 @@ class PlanBuilder {
     }
   }
 
+  // Which nodes sum the gradients of an operator's weights first.
+  void find_nodes(OpId op) {
+    const ParallelConfig& config = strategy_[op];
+    const Sharing sharing{op, Shares::weights, config.hierarchical, &config.devices};
+    for (int i : facts_.owned_weights(graph_, op)) {
+      const Operand& weight = graph_.operators[op].operands[i];
+      const auto parts = distinct(accessed_rects(graph_, op, weight, config.degrees));
+      plan_.nodes[weight.tensor] = summing_nodes(graph_, weight.tensor, parts, sharing);
+    }
+  }
+
+  int node_of(TensorId weight, int device) const {
+    const SummingNodes& nodes = plan_.nodes[weight];
+    return nodes.any() ? nodes.of(graph_, device) : 0;
+  }
+
+  // Contributions to the gradients that are about to be summed inside nodes are all known. Slots
+  // get the numbers that make those of a node follow each other.
+  void number_slots(const Launch& sums) {
+    std::map<TensorId, std::vector<int>> numbers;
+    for (const Requirement& r : sums.requirements) {
+      numbers.emplace(r.tensor, contributions_[r.tensor].numbers());
+    }
+    for (Launch& launch : plan_.launches) {
+      for (Requirement& r : launch.requirements) {
+        const auto its = numbers.find(r.tensor);
+        if (r.role != RequirementRole::contribution || its == numbers.end()) continue;
+        for (Rect& rect : r.rects) {
+          if (rect.empty()) continue;
+          rect.lo[0] = its->second[static_cast<std::size_t>(rect.lo[0])];
+          rect.hi[0] = rect.lo[0] + 1;
+        }
+      }
+    }
+  }
+
   // Says where partial values lie, and what tasks find for the iteration.
   void place(Requirement& r, const Launch& launch) {
     if (r.field == Field::value || r.field == Field::partial) place_value(r, launch);
     if (r.role == RequirementRole::contribution) {
       contribute(r, launch.devices);
+    } else if (r.role == RequirementRole::node_gradient || r.field == Field::node_sums) {
+      place_in_node(r, launch.devices);
+    } else if (r.role == RequirementRole::weight_gradient && plan_.nodes[r.tensor].any()) {
+      r.field = Field::node_sums;
+      for (Rect& rect : r.rects) rect = rect.in_slots(0, plan_.nodes[r.tensor].count());
     } else if (r.field == Field::gradient) {
       for (Rect& rect : r.rects) rect = contributions_[r.tensor].stacked(rect);
     } else if (r.tensor.none()) {
@@ -77,6 +121,16 @@ class PlanBuilder {
         rect.lo[0] = r.privilege == Privilege::read ? 0 : elements++;
         rect.hi[0] = elements;
       }
+    }
+  }
+
+  // A task of a node reads all slots of the node, and writes the node's one.
+  void place_in_node(Requirement& r, const std::vector<int>& devices) {
+    for (std::size_t k = 0; k < r.rects.size(); ++k) {
+      const int node = node_of(r.tensor, devices[k]);
+      const Slots its = r.field == Field::node_sums ? Slots{node, node + 1}
+                                                    : contributions_[r.tensor].of_node(node);
+      r.rects[k] = r.rects[k].in_slots(its.first, its.last);
     }
   }
 
@@ -108,7 +162,8 @@ class PlanBuilder {
         continue;
       }
       const int number = numbers.try_emplace(rect, static_cast<int>(numbers.size())).first->second;
-      const auto entry = contributions.add(number, rect, devices[k], launch, k);
+      const int node = node_of(r.tensor, devices[k]);
+      const auto entry = contributions.add(number, rect, devices[k], launch, k, node);
       const int slot = contributions.pieces()[entry.piece].slot;
       rect = rect.in_slots(slot, slot + 1);
       r.adds.push_back(entry.adds);
@@ -162,6 +217,11 @@ Plan make_plan(const Graph& graph, const Strategy& strategy, const std::vector<T
   return plan;
 }
 
+Rect zeroed_by(const Plan& plan, const Requirement& r, const Rect& rect) {
+  if (r.role == RequirementRole::node_gradient) return rect;
+  return rect.in_all_slots(plan.gradients[r.tensor].slots);
+}
+
 bool starts_as_zeros(const Plan& plan, const Requirement& r) {
   return r.field == Field::gradient && r.privilege == Privilege::read &&
          !plan.gradients[r.tensor].fully_written;
@@ -186,8 +246,7 @@ std::int64_t bytes_on_device(const Graph& graph, const Plan& plan, int device) {
         if (launch.devices[k] != device) continue;
         box = box.bounding(r.rects[k]);
         if (zeroed) {
-          const int slots = plan.gradients[r.tensor].slots;
-          touched.written = touched.written.bounding(r.rects[k].in_all_slots(slots));
+          touched.written = touched.written.bounding(zeroed_by(plan, r, r.rects[k]));
         }
         if (row_of(launch.pass).ahead) staged = staged.bounding(r.rects[k]);
       }

@@ -21,6 +21,10 @@
 // tensor, 2 (R - 1) times its bytes move, instead of R (R - 1) times. Backward, each part has the
 // whole gradient of what it is a part of.
 //
+// Where a weight's gradient is summed inside nodes first (shards.h), a node's partial values are in
+// slots that follow each other; the sums of the nodes are another stack (Field::node_sums), of a
+// slot a node, which the update sums.
+//
 // The gradient of a table (graph.h) is no stack: its update reads the tokens and the output
 // gradients of the operators that look rows up, so that only rows that were read move.
 #pragma once
@@ -30,6 +34,7 @@
 #include <vector>
 
 #include "plan/launches.h"
+#include "plan/shards.h"
 
 namespace flexlegion {
 
@@ -67,7 +72,8 @@ struct Plan {
   IdVector<LaunchId, Launch> launches;  // in the order of issue (schedule.h)
   IdVector<TensorId, ValueStack> values;
   IdVector<TensorId, GradientStack> gradients;
-  std::array<int, kFields> elements{};  // of each field of the iteration
+  IdVector<TensorId, SummingNodes> nodes;  // of a weight: who sum its gradient first
+  std::array<int, kFields> elements{};     // of each field of the iteration
   Optimizer optimizer;
 };
 
@@ -78,8 +84,10 @@ Plan make_plan(const Graph& graph, const Strategy& strategy, const std::vector<T
                Optimizer optimizer);
 
 // Whether a requirement reads a stack of partial gradients that starts as zeros. Its tasks write
-// these once, in all slots of what they read, as the host may read the whole stack.
+// these once, in all slots of what they read, as the host may read the whole stack; or in all of
+// their node.
 bool starts_as_zeros(const Plan& plan, const Requirement& r);
+Rect zeroed_by(const Plan& plan, const Requirement& r, const Rect& rect);
 
 // The memory that `device` needs if it has one of its own, in bytes: the instances (rect.h,
 // share_instance) of all that its tasks touch, and the next batch, which is staged while the

@@ -1,31 +1,15 @@
 #include "plan/rules.h"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
-#include <set>
 
 namespace flexlegion {
-
-DistinctRects distinct(const std::vector<Rect>& rects) {
-  std::vector<int> order(rects.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(), [&](int a, int b) { return rects[a] < rects[b]; });
-  DistinctRects result;
-  result.of_part.resize(rects.size());
-  for (int part : order) {
-    if (result.rects.empty() || result.rects.back() != rects[part]) {
-      result.rects.push_back(rects[part]);
-    }
-    result.of_part[part] = static_cast<int>(result.rects.size()) - 1;
-  }
-  return result;
-}
 
 void Contributions::clear() {
   pieces_.clear();
   rects_.clear();
   written_.clear();
+  node_of_.clear();
   for (int device : used_devices_) on_device_[device].clear();
   used_devices_.clear();
   next_requirement();
@@ -35,7 +19,7 @@ void Contributions::clear() {
 void Contributions::next_requirement() { adds_ = writes_ = false; }
 
 Contributions::Entry Contributions::add(int rect, const Rect& where, int device, int launch,
-                                        int part) {
+                                        int part, int node) {
   if (device >= static_cast<int>(on_device_.size())) on_device_.resize(device + 1);
   auto& mine = on_device_[device];
   for (int index : mine) {
@@ -52,12 +36,16 @@ Contributions::Entry Contributions::add(int rect, const Rect& where, int device,
   writes_ = true;
   mixed_ |= adds_;
   taken_.assign(written_.size() + 1, 0);
+  for (std::size_t s = 0; s < written_.size(); ++s) taken_[s] = node_of_[s] != node;
   for (std::size_t p = 0; p < pieces_.size(); ++p) {
     char& taken = taken_[pieces_[p].slot];
     if (!taken) taken = pieces_[p].rect == rect || rects_[p].overlaps(where);
   }
   const auto slot = std::find(taken_.begin(), taken_.end(), 0) - taken_.begin();
-  if (slot == static_cast<std::ptrdiff_t>(written_.size())) written_.push_back(0);
+  if (slot == static_cast<std::ptrdiff_t>(written_.size())) {
+    written_.push_back(0);
+    node_of_.push_back(node);
+  }
   written_[slot] += where.volume();
   if (mine.empty()) used_devices_.push_back(device);
   mine.push_back(static_cast<int>(pieces_.size()));
@@ -81,6 +69,22 @@ Rect Contributions::stacked(const Rect& rect) const {
   }
   // Nothing contributes (a strided window skipped the tile): one slot of zeros.
   return last > first ? rect.in_slots(first, last) : rect.in_slots(0, 1);
+}
+
+std::vector<int> Contributions::numbers() const {
+  std::vector<int> order(written_.size()), numbers(written_.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [this](int a, int b) { return node_of_[a] < node_of_[b]; });
+  for (std::size_t n = 0; n < order.size(); ++n) numbers[order[n]] = static_cast<int>(n);
+  return numbers;
+}
+
+Slots Contributions::of_node(int node) const {
+  const auto before =
+      std::count_if(node_of_.begin(), node_of_.end(), [node](int its) { return its < node; });
+  const auto mine = std::count(node_of_.begin(), node_of_.end(), node);
+  return {static_cast<int>(before), static_cast<int>(before + mine)};
 }
 
 Rect looked_up_tokens(const Graph& graph, OpId op) {
@@ -109,70 +113,6 @@ std::int64_t updated_elements(const Graph& graph, const GraphFacts& facts, Tenso
   std::int64_t rows = 0;
   for (OpId op : lookups->second) rows += looked_up_tokens(graph, op).volume();
   return std::min(rows, shard.extent(0)) * shard.extent(1);
-}
-
-std::vector<Shard> shards_of(const Graph& graph, OpId op, TensorId tensor,
-                             const DistinctRects& parts, const std::vector<int>& devices) {
-  const Rect whole = Rect::of_shape(graph.tensors[tensor].shape);
-  const std::int64_t bytes = graph.tensors[tensor].value_bytes();
-  std::vector<Rect> rects = parts.rects;
-  std::vector<std::vector<int>> users(rects.size());
-  std::int64_t volume = 0;
-  for (const Rect& rect : rects) volume += rect.volume();
-  if (volume == whole.volume()) {
-    for (std::size_t k = 0; k < devices.size(); ++k) {
-      auto& mine = users[parts.of_part[k]];
-      if (std::find(mine.begin(), mine.end(), devices[k]) == mine.end()) {
-        mine.push_back(devices[k]);
-      }
-    }
-  } else {  // the parts overlap, or leave something out
-    const std::set<int> all(devices.begin(), devices.end());
-    rects = {whole};
-    users = {{all.begin(), all.end()}};
-  }
-  std::vector<Shard> shards;
-  for (std::size_t i = 0; i < rects.size(); ++i) {
-    const Rect& rect = rects[i];
-    if (rect.empty()) continue;  // of tasks that touch nothing
-    int longest = 0;
-    for (int d = 1; d < rect.rank; ++d) {
-      if (rect.extent(d) > rect.extent(longest)) longest = d;
-    }
-    const auto replicas = static_cast<std::int64_t>(users[i].size());
-    std::int64_t count = std::min(rect.extent(longest), replicas);
-    if (graph.shard_bytes > 0) {
-      count = std::clamp<std::int64_t>(rect.volume() * bytes / graph.shard_bytes, 1, count);
-    }
-    // Along the outermost dimension that can be cut evenly: such a shard is one piece of memory,
-    // which moves in one message. Others are gathered through buffers, several messages each.
-    int cut = 0;
-    while (count > 0 && cut < rect.rank && rect.extent(cut) % count != 0) ++cut;
-    if (cut == rect.rank) cut = longest;
-    const std::int64_t first = count < replicas ? op.value : 0;
-    std::vector<int> degrees(rect.rank, 1);
-    degrees[cut] = static_cast<int>(count);
-    for (int k = 0; k < degrees[cut]; ++k) {
-      const auto user = static_cast<std::size_t>((first + k * replicas / count) % replicas);
-      shards.push_back({tile_of(rect, degrees, k), users[i][user]});
-    }
-  }
-  return shards;
-}
-
-std::vector<ShardTask> shard_tasks(const std::vector<std::vector<Shard>>& tensors) {
-  std::map<std::pair<int, int>, ShardTask> tasks;
-  for (int i = 0; i < static_cast<int>(tensors.size()); ++i) {
-    std::map<int, int> on_device;
-    for (const Shard& shard : tensors[i]) {
-      ShardTask& task = tasks[{shard.device, on_device[shard.device]++}];
-      task.device = shard.device;
-      task.shards.emplace_back(i, shard.rect);
-    }
-  }
-  std::vector<ShardTask> result;
-  for (auto& [key, task] : tasks) result.push_back(std::move(task));
-  return result;
 }
 
 }  // namespace flexlegion

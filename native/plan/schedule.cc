@@ -10,9 +10,11 @@ const std::vector<Stretch>& schedule() {
       {{Pass::load}},
       {{Pass::forward, Pass::sum}},  // partial values are combined right after they were computed
       {{Pass::backward}, kBackwards},
+      {{Pass::node_sum}, kBackwards},
       {{Pass::norm}, kBackwards},
       {{Pass::clip}, kBackwards},
       {{Pass::update}, kBackwards},
+      {{Pass::spread}, kBackwards},
   };
   return stretches;
 }

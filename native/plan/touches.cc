@@ -19,8 +19,12 @@ Rect without_slots(const Rect& stacked) {
   return r;
 }
 
+bool is_stacked(Field field) {
+  return field == Field::partial || field == Field::gradient || field == Field::node_sums;
+}
+
 std::vector<Rect> without_slots(const Requirement& r) {
-  if (r.field != Field::gradient && r.field != Field::partial) return r.rects;
+  if (!is_stacked(r.field)) return r.rects;
   std::vector<Rect> rects;
   for (const Rect& rect : r.rects) rects.push_back(without_slots(rect));
   return rects;

@@ -13,6 +13,8 @@ namespace flexlegion {
 
 std::string text(const Rect& rect);
 
+// Whether the rectangles of a field have the slot in front.
+bool is_stacked(Field field);
 // A rectangle of a stack, without its slots; of none, nothing.
 Rect without_slots(const Rect& stacked);
 std::vector<Rect> without_slots(const Requirement& r);

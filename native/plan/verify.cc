@@ -75,10 +75,11 @@ class Verifier {
 
   std::string name(const Use& use) const {
     if (use.tensor.none()) return std::string("the iteration's ") + name_of(use.field);
-    const std::string field = use.field == Field::gradient  ? "the gradient of "
-                              : use.field == Field::partial ? "partial values of "
-                              : use.field == Field::state   ? "an optimizer state of "
-                                                            : "";
+    const std::string field = use.field == Field::gradient    ? "the gradient of "
+                              : use.field == Field::partial   ? "partial values of "
+                              : use.field == Field::node_sums ? "the nodes' sums of "
+                              : use.field == Field::state     ? "an optimizer state of "
+                                                              : "";
     return field + "'" + graph_.tensors[use.tensor].name + "'";
   }
 
@@ -103,13 +104,19 @@ class Verifier {
     if (use.field == Field::partial) {
       shape.insert(shape.begin(), plan_.values[use.tensor].slots);
     }
+    if (use.field == Field::node_sums) {
+      shape.insert(shape.begin(), plan_.nodes[use.tensor].count());
+    }
     return shape;
   }
 
   // The field of the role; but where a tensor has partial values, they are written and, unless
-  // something combined them before, read.
+  // something combined them before, read. An update reads the sums of nodes, where there are any.
   Field field_in_plan(const Requirement& r) const {
     const Field field = row_of(r.role).field;
+    if (r.role == RequirementRole::weight_gradient && plan_.nodes[r.tensor].any()) {
+      return Field::node_sums;
+    }
     if (field != Field::value || r.tensor.none()) return field;
     const ValueStack& stack = plan_.values[r.tensor];
     const bool partial = r.role == RequirementRole::output || !stack.summed;
@@ -132,7 +139,8 @@ class Verifier {
         fail("touches " + text(rect) + " of " + name(r) + ", which is " + text(whole));
       }
       const bool all = (rect.lo[0] == 0 && rect.hi[0] == whole.hi[0]) || shared(r);
-      if (r.field == Field::partial && r.privilege == Privilege::read && !all) {
+      const bool stack = r.field == Field::partial || r.field == Field::node_sums;
+      if (stack && r.privilege == Privilege::read && !all) {
         fail("leaves out slots of " + text(rect) + " of " + name(r));
       }
     }
@@ -312,6 +320,10 @@ class Verifier {
       fail("reads " + name(r) + ", which nothing writes");
     }
     if (stack.reader == nullptr) stack.reader = launch_;
+    if (r.role == RequirementRole::node_gradient) {
+      check_nodes(r, plan_.gradients[r.tensor].slots);
+      return;
+    }
     const std::vector<Rect> rects = without_slots(r);
     if (r.role == RequirementRole::looked_up_gradient) {
       check_looked_up(r, rects);
@@ -329,6 +341,25 @@ class Verifier {
         }
       }
     }
+  }
+
+  // The tasks of each node share out the tensor, and have the same slots of it; and so all nodes
+  // together share out the slots.
+  void check_nodes(const Requirement& r, int slots) const {
+    const std::vector<Rect> rects = without_slots(r);
+    std::map<std::pair<std::int64_t, std::int64_t>, std::vector<Touch>> nodes;  // by slots
+    for (int k = 0; k < static_cast<int>(rects.size()); ++k) {
+      const Rect& stacked = r.rects[k];
+      if (stacked.empty()) continue;
+      nodes[{stacked.lo[0], stacked.hi[0]}].push_back({rects[k], 0, k, false});
+    }
+    std::int64_t next = 0;
+    for (auto& [its, touches] : nodes) {
+      if (its.first != next) fail("has slots of " + name(r) + " twice, or leaves some out");
+      next = its.second;
+      check_partition(r, std::move(touches));
+    }
+    if (next != slots) fail("leaves out slots of " + name(r));
   }
 
   int slots_of(const Requirement& r) const { return plan_.values[r.tensor].slots; }
@@ -404,7 +435,7 @@ class Verifier {
   void check_values(unsigned run) {
     // Of each tensor: whether its value is there, or its partial values.
     IdVector<TensorId, char> there(graph_.tensors.size()), written(graph_.tensors.size());
-    IdVector<TensorId, char> partial(graph_.tensors.size());
+    IdVector<TensorId, char> partial(graph_.tensors.size()), summed(graph_.tensors.size());
     for (TensorId t : there.ids()) {
       there[t] = graph_.tensors[t].kind == TensorKind::weight;
     }
@@ -415,7 +446,8 @@ class Verifier {
         const bool any = volume(r.rects) > 0;
         if (!any || r.privilege == Privilege::write) continue;
         if ((r.field == Field::value && !there[r.tensor]) ||
-            (r.field == Field::partial && !partial[r.tensor])) {
+            (r.field == Field::partial && !partial[r.tensor]) ||
+            (r.field == Field::node_sums && !summed[r.tensor])) {
           fail("reads " + name(r) + " before it is written");
         }
       }
@@ -425,6 +457,10 @@ class Verifier {
           check_partition(r, without_slots(r), slots_of(r));
           if (partial[r.tensor]) fail("writes " + name(r) + ", which were written before");
           partial[r.tensor] = 1;
+        }
+        if (r.field == Field::node_sums) {
+          check_nodes(r, plan_.nodes[r.tensor].count());
+          summed[r.tensor] = 1;
         }
         if (r.field != Field::value && r.field != Field::state) continue;
         check_partition(r, r.rects, 1);

@@ -219,6 +219,8 @@ std::vector<TaskRecord> Executor::noted() {
   return records_;
 }
 
+int Executor::node_of(Memory memory) const { return static_cast<int>(memory.address_space()); }
+
 void Executor::report_failure(const std::string& what) {
   {
     const std::lock_guard<std::mutex> lock(failure_mutex_);

@@ -45,6 +45,8 @@ class Executor {
   const RegionStore& regions() const { return regions_; }
   Precision precision() const { return precision_; }
   void report_failure(const std::string& what);
+  // The node of a memory. Copies to it come from the same node, where they can.
+  virtual int node_of(Legion::Memory memory) const;
   // Called after that, on the failed task's thread.
   virtual void on_failure() {}
   // A task that has run here.

@@ -1,5 +1,6 @@
 #include "runtime/mapper.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -157,6 +158,20 @@ PhysicalInstance PlanMapper::instance_of(MapperContext ctx, Memory memory,
       /*tight_region_bounds=*/true);
   if (!found) memory_is_full(memory);
   return instance;
+}
+
+// Where a weight is spread over nodes, each node has it: what a task lacks comes from its own, as
+// the plan has it, and not from wherever it lies, too.
+void PlanMapper::select_task_sources(MapperContext ctx, const Task& task,
+                                     const SelectTaskSrcInput& input, SelectTaskSrcOutput& output) {
+  DefaultMapper::select_task_sources(ctx, task, input, output);
+  const auto* arguments = static_cast<const TaskArguments*>(task.args);
+  const Executor& executor = Executor::find(arguments->executor);
+  const int node = executor.node_of(input.target.get_location());
+  std::stable_partition(output.chosen_ranking.begin(), output.chosen_ranking.end(),
+                        [&](const PhysicalInstance& source) {
+                          return executor.node_of(source.get_location()) == node;
+                        });
 }
 
 void PlanMapper::select_sharding_functor(MapperContext, const Task& task,

@@ -30,6 +30,8 @@ class PlanMapper : public Legion::Mapping::DefaultMapper {
                   const SliceTaskInput& input, SliceTaskOutput& output) override;
   void map_task(Legion::Mapping::MapperContext ctx, const Legion::Task& task,
                 const MapTaskInput& input, MapTaskOutput& output) override;
+  void select_task_sources(Legion::Mapping::MapperContext ctx, const Legion::Task& task,
+                           const SelectTaskSrcInput& input, SelectTaskSrcOutput& output) override;
   void select_sharding_functor(Legion::Mapping::MapperContext ctx, const Legion::Task& task,
                                const SelectShardingFunctorInput& input,
                                SelectShardingFunctorOutput& output) override;

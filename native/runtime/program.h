@@ -61,6 +61,7 @@ class Program : public Executor {
   };
   AllMetrics metrics(const std::vector<std::int64_t>& tickets, std::int64_t say);
   void on_failure() override { log_.give_up(); }
+  int node_of(Legion::Memory memory) const override;
   int losses() const { return losses_; }
 
   // A whole tensor, or to read a field of the iteration, from or to the host, every rank alike.
@@ -138,7 +139,8 @@ class Program : public Executor {
   const Attributes hyperparameters_;
   const std::uint64_t seed_;
   const double clip_norm_;  // 0: gradients are not clipped
-  IdVector<TensorId, int> value_region_, partial_region_, gradient_region_;  // -1: none
+  IdVector<TensorId, int> value_region_, partial_region_, gradient_region_,
+      node_sums_region_;               // -1: none
   std::vector<int> iteration_region_;  // of each field of the iteration; -1: none
   int losses_ = 0;                     // operators of the graph
   std::vector<InputTensor> inputs_;

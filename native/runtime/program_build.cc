@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "plan/fusion.h"
-#include "plan/rules.h"
+#include "plan/shards.h"
 #include "runtime/fusion.h"
 #include "runtime/leaf_task.h"
 #include "runtime/machine.h"
@@ -109,6 +109,9 @@ void Program::create_regions() {
       stacked.insert(stacked.end(), tensor.shape.begin(), tensor.shape.end());
       return regions_.add(stacked, of, type);
     };
+    const int nodes = plan_.nodes[t].count();
+    node_sums_region_.push_back(
+        nodes == 0 ? -1 : add_stack(nodes, Content::gradients, tensor.gradient_type()));
     const int values = plan_.values[t].slots, gradients = plan_.gradients[t].slots;
     partial_region_.push_back(values > 1 ? add_stack(values, Content::activations, tensor.type)
                                          : -1);
@@ -137,11 +140,23 @@ std::pair<int, FieldID> Program::region_of(const Place& place) const {
       return {partial_region_[t], kValueField};
     case Field::gradient:
       return {gradient_region_[t], kValueField};
+    case Field::node_sums:
+      return {node_sums_region_[t], kValueField};
     case Field::state:
       return {value_region_[t], kValueField + 1 + static_cast<FieldID>(place.index)};
     default:
       return {iteration_region_[static_cast<std::size_t>(place.field)], kValueField};
   }
+}
+
+int Program::node_of(Memory memory) const {
+  const auto& devices = MachineState::get().devices();
+  for (std::size_t d = 0; d < devices.size(); ++d) {
+    const Device& its = devices[d];
+    if (memory != its.memory && memory != its.host_memory && memory != its.pinned) continue;
+    return graph_.node(static_cast<int>(d));
+  }
+  return Executor::node_of(memory);
 }
 
 LaunchRequirement Program::runtime_requirement(const Requirement& planned) const {
@@ -415,7 +430,7 @@ void Program::add_zeroing() {
       const auto [region, field] = region_of(r);
       std::vector<Rect> rects = r.rects;
       if (sums) {
-        for (Rect& rect : rects) rect = rect.in_all_slots(plan_.gradients[r.tensor].slots);
+        for (Rect& rect : rects) rect = zeroed_by(plan_, r, rect);
       }
       add(region, field, planned.devices, std::move(rects));
     }

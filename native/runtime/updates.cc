@@ -1,4 +1,5 @@
-// The bodies of updates, and of the launches that find by how much to clip gradients.
+// The bodies of updates, of the launches that find by how much to clip gradients, and of those that
+// sum gradients inside nodes and spread what was updated.
 
 #include <algorithm>
 #include <cstddef>
@@ -168,6 +169,40 @@ LaunchBody clip_body(const PlannedWork& work) {
   }};
 }
 
+// Sums a node's partial gradients of a shard. A node that has contributed nothing to it has zeros.
+LaunchBody node_sum_body(const PlannedWork& work) {
+  struct Weight {
+    std::size_t partial = 0, sum = 0;  // requirements
+  };
+  std::map<TensorId, Weight> weights;
+  for (std::size_t i = 0; i < work.launch.requirements.size(); ++i) {
+    const Requirement& r = work.launch.requirements[i];
+    Weight& weight = weights[r.tensor];
+    (r.role == RequirementRole::node_gradient ? weight.partial : weight.sum) = i;
+  }
+  return {[weights](LeafContext& context) {
+    const DeviceFunctions& device = *context.device;
+    for (const auto& [tensor, weight] : weights) {
+      const TensorView& sum = context.views[weight.sum];
+      if (!sum.present()) continue;
+      const TensorView to = slot_of(sum, sum.tile.lo[0]);
+      const TensorView& partial = context.views[weight.partial];
+      if (partial.present()) {
+        combine(partial, device.add, to, device);
+      } else {
+        device.zero(to);
+      }
+    }
+  }};
+}
+
+// Legion brings a task of this pass what it is to spread; there is nothing else to do.
+LaunchBody spread_body(const PlannedWork&) {
+  return {[](LeafContext&) {}};
+}
+
+const RegisterPassBody kNodeSum(Pass::node_sum, KernelsOf::none, node_sum_body);
+const RegisterPassBody kSpread(Pass::spread, KernelsOf::none, spread_body);
 const RegisterPassBody kUpdate(Pass::update, KernelsOf::optimizers, update_body);
 const RegisterPassBody kNorm(Pass::norm, KernelsOf::none, norm_body);
 const RegisterPassBody kClip(Pass::clip, KernelsOf::none, clip_body);

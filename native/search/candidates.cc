@@ -39,6 +39,7 @@ Candidates::Candidates(const Problem& problem, IdVector<OpId, int> groups)
   splits_.resize(graph.operators.size());
   splits_by_tasks_.resize(graph.operators.size());
   divisible_.resize(graph.operators.size());
+  hierarchical_.resize(graph.operators.size());
   neighbours_.resize(graph.operators.size());
   std::map<int, int> numbers;
   for (int& group : groups_) {
@@ -71,6 +72,7 @@ Candidates::Candidates(const Problem& problem, IdVector<OpId, int> groups)
         if (splits[s].degrees[d] > 1) divisible_[op] |= 1u << d;
       }
     }
+    hierarchical_[op] = flexlegion::can_be_hierarchical(problem, op);
     for (auto& [tasks, its] : by_tasks) splits_by_tasks_[op].push_back(std::move(its));
     if (splits_[op].empty()) {
       throw std::invalid_argument("the cost table has no split of operator '" +
@@ -123,9 +125,11 @@ std::vector<int> Candidates::random_devices(Random& random, int tasks) const {
   return devices;
 }
 
-Sums Candidates::random_sums(Random& random, OpId op, int split) const {
-  const bool choice = problem_.split(op, split).can_sum_by_shards;
-  return choice && random.chance(0.5) ? Sums::shards : Sums::readers;
+void Candidates::choose_sums(Random& random, OpId op, PricedConfig& config) const {
+  constexpr double kHierarchical = 0.75;  // which is seldom worse
+  const bool choice = problem_.split(op, config.split).can_sum_by_shards;
+  config.sums = choice && random.chance(0.5) ? Sums::shards : Sums::readers;
+  config.hierarchical = hierarchical_[op] && random.chance(kHierarchical);
 }
 
 std::vector<PricedConfig> Candidates::all(OpId op) const {
@@ -141,6 +145,11 @@ std::vector<PricedConfig> Candidates::all(OpId op) const {
     for (std::size_t i = first; i < last; ++i) {
       configs.push_back({s, Sums::shards, configs[i].devices});
     }
+  }
+  const std::size_t direct = hierarchical_[op] ? configs.size() : 0;
+  for (std::size_t i = 0; i < direct; ++i) {
+    configs.push_back(configs[i]);
+    configs.back().hierarchical = true;
   }
   return configs;
 }

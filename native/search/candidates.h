@@ -38,13 +38,15 @@ class Candidates {
   bool can_split(OpId op, int dimension) const { return (divisible_[op] >> dimension & 1u) != 0; }
 
   // Every configuration of `op`: each split, on sets of devices, or if there are too many (more
-  // than eight devices), on blocks and strides of devices; and each way to combine partial values.
+  // than eight devices), on blocks and strides of devices; and each way to combine partial values,
+  // of outputs and of weights' gradients.
   std::vector<PricedConfig> all(OpId op) const;
 
   // A block of so many devices, every n-th one, or any set.
   std::vector<int> random_devices(Random& random, int tasks) const;
-  // Who combines partial values, if there is a choice.
-  Sums random_sums(Random& random, OpId op, int split) const;
+  // How partial values of outputs and of weights' gradients are combined, where there is a choice.
+  void choose_sums(Random& random, OpId op, PricedConfig& config) const;
+  bool can_be_hierarchical(OpId op) const { return hierarchical_[op]; }
 
  private:
   std::vector<std::vector<int>> device_sets(int tasks) const;
@@ -55,6 +57,7 @@ class Candidates {
   IdVector<OpId, std::vector<int>> splits_;
   IdVector<OpId, std::vector<std::vector<int>>> splits_by_tasks_;
   IdVector<OpId, unsigned> divisible_;  // dimensions, as bits
+  IdVector<OpId, bool> hierarchical_;   // whether weights' gradients can be summed inside nodes
   IdVector<OpId, int> groups_;
   std::vector<std::vector<OpId>> members_;  // a group
   IdVector<OpId, std::vector<Neighbour>> neighbours_;

@@ -8,13 +8,19 @@
 
 namespace flexlegion {
 
-// Over all configurations that chains can propose.
+// Over all configurations that chains can propose, but those that sum weights' gradients inside
+// nodes first, of which the bounds know nothing.
 Bounds Exhaustive::bounds_of(const Problem& problem) {
   IdVector<OpId, int> groups(problem.graph.operators.size());
   std::iota(groups.begin(), groups.end(), 0);
   const Candidates candidates(problem, groups);
   std::vector<std::vector<PricedConfig>> configs;
-  for (OpId op : candidates.operators()) configs.push_back(candidates.all(op));
+  for (OpId op : candidates.operators()) {
+    auto& its = configs.emplace_back(candidates.all(op));
+    its.erase(std::remove_if(its.begin(), its.end(),
+                             [](const PricedConfig& config) { return config.hierarchical; }),
+              its.end());
+  }
   return {problem, candidates.operators(), std::move(configs)};
 }
 

@@ -29,7 +29,7 @@ const Registered kMoves[] = {
 Proposals::Proposals(const Problem& problem, IdVector<OpId, int> groups)
     : problem_(problem),
       candidates_(problem, std::move(groups)),
-      symmetric_(symmetric_devices(problem.machine)),
+      symmetric_(symmetric_devices(problem.machine, problem.graph)),
       all_of_class_(problem.graph.operators.size()) {}
 
 PartialStrategy Proposals::draw_uniform(Random& random) const {

@@ -1,6 +1,7 @@
 #include "search/symmetry.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 namespace flexlegion {
@@ -46,12 +47,19 @@ bool exchangeable(const MachineModel& machine, int a, int b) {
 
 }  // namespace
 
-std::vector<int> symmetric_devices(const MachineModel& machine) {
+std::vector<int> symmetric_devices(const MachineModel& machine, const Graph& graph) {
+  // Where a node has several devices, sums inside nodes depend on who is in which.
+  std::map<int, int> in_node;
+  for (int d = 0; d < machine.devices(); ++d) ++in_node[graph.node(d)];
+  const auto of_one_kind = [&](int a, int b) {
+    const int one = graph.node(a), other = graph.node(b);
+    return one == other || (in_node[one] == 1 && in_node[other] == 1);
+  };
   std::vector<int> first(static_cast<std::size_t>(machine.devices()));
   std::iota(first.begin(), first.end(), 0);
   // Neighbours in number suffice where machines are numbered node by node.
   for (int d = 1; d < machine.devices(); ++d) {
-    if (exchangeable(machine, d - 1, d)) first[d] = first[d - 1];
+    if (of_one_kind(d - 1, d) && exchangeable(machine, d - 1, d)) first[d] = first[d - 1];
   }
   return first;
 }

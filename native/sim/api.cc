@@ -186,7 +186,8 @@ fl::PartialStrategy fl::configs_of(const fl::Problem& problem, const fl_strategy
     }
     const bool shares = problem.split(op, entry->second).can_sum_by_shards;
     const fl::Sums sums = shares ? config.sums : fl::Sums::readers;
-    configs.emplace_back(op, fl::PricedConfig{entry->second, sums, config.devices});
+    const bool hierarchical = config.hierarchical && fl::can_be_hierarchical(problem, op);
+    configs.emplace_back(op, fl::PricedConfig{entry->second, sums, config.devices, hierarchical});
   }
   return configs;
 }
@@ -204,7 +205,8 @@ fl::StrategyArrays fl::arrays_of(const fl::Problem& problem, const PricedStrateg
   Strategy configs;
   for (OpId op : strategy.ids()) {
     const PricedConfig& config = strategy[op];
-    configs.push_back({problem.split(op, config.split).degrees, config.devices, config.sums});
+    configs.push_back({problem.split(op, config.split).degrees, config.devices, config.sums,
+                       config.hierarchical && can_be_hierarchical(problem, op)});
   }
   return StrategyArrays(std::move(configs));
 }

@@ -39,11 +39,12 @@ std::int64_t sum_task_time(const Problem& problem, OpId op, int values, const Sh
 }
 
 std::vector<ShardTask> shard_tasks_of(const Problem& problem, Geometry& geometry, OpId op,
-                                      const std::vector<int>& operands,
+                                      const std::vector<int>& operands, Shares shares,
                                       const PricedConfig& config) {
-  return shard_tasks_of(
-      problem.graph, op, operands, config.devices,
-      [&](int i) -> const DistinctRects& { return geometry.partition(op, i, config.split).parts; });
+  const Sharing sharing{op, shares, config.hierarchical, &config.devices};
+  return shard_tasks_of(problem.graph, operands, sharing, [&](int i) -> const DistinctRects& {
+    return geometry.partition(op, i, config.split).parts;
+  });
 }
 
 std::vector<GradientSource> gradient_sources(const Problem& problem, TensorId weight) {
@@ -80,7 +81,7 @@ OwnUpdate own_update(const Problem& problem, Geometry& geometry, OpId op,
   const Graph& graph = problem.graph;
   const auto& operands = graph.operators[op].operands;
   OwnUpdate update;
-  update.tasks = shard_tasks_of(problem, geometry, op, weights, config);
+  update.tasks = shard_tasks_of(problem, geometry, op, weights, Shares::weights, config);
   update.bytes.resize(update.tasks.size());
   update.shares.assign(update.tasks.size(), std::vector<OwnUpdate::Share>(config.devices.size()));
   for (std::size_t t = 0; t < update.tasks.size(); ++t) {

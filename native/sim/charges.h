@@ -33,7 +33,8 @@ std::int64_t sum_task_time(const Problem& problem, OpId op, int values, const Sh
 // The tasks that share out `operands` of `op`, weights or outputs, by the devices of its
 // configuration.
 std::vector<ShardTask> shard_tasks_of(const Problem& problem, Geometry& geometry, OpId op,
-                                      const std::vector<int>& operands, const PricedConfig& config);
+                                      const std::vector<int>& operands, Shares shares,
+                                      const PricedConfig& config);
 
 // A gradient that an update reads to change a weight: that of the weight, or of a table, that of
 // the output of an operator which looks rows up in it.

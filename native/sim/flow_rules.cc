@@ -16,6 +16,7 @@ constexpr std::int64_t kCachedBytes = std::int64_t{256} << 20;
 Content content_of(const Graph& graph, const Place& place) {
   if (of_iteration(place.field)) return Content::weight_gradient;
   if (place.field == Field::state) return Content::optimizer_state;
+  if (place.field == Field::node_sums) return Content::weight_gradient;
   const TensorKind kind = graph.tensors[place.tensor].kind;
   const bool weight = kind == TensorKind::weight;
   if (place.field == Field::gradient) {
@@ -53,6 +54,7 @@ std::vector<std::int64_t> FlowRules::times(int launch, const std::vector<int>& d
   const LaunchKey& key = launch_graph_.launches[launch];
   const PassRow& row = row_of(key.pass);
   // All of their time depends on what flows bring: that of weights, or those of the iteration.
+  if (row.price == Price::nothing) return std::vector<std::int64_t>(devices.size(), 1);
   if (row.closing) return std::vector<std::int64_t>(devices.size(), 0);
   if (row.of == Of::input) {
     return load_times(problem_, placements_.geometry(), key.tensor, devices);
@@ -75,6 +77,7 @@ std::int32_t FlowRules::contention(int launch, int device, int part) const {
   const int kind = problem_.machine.kind_of[device];
   const LaunchKey& key = launch_graph_.launches[launch];
   const PassRow& row = row_of(key.pass);
+  if (row.price == Price::nothing) return 0;
   if (row.price == Price::of_bytes) return problem_.costs.of_bytes(key.pass, kind).contention;
   return problem_.split(key.op, configs_[key.op].split).contention(key.pass, kind, part);
 }
@@ -110,6 +113,7 @@ FlowRules::Key FlowRules::key_of(const FlowId& id) const {
   for (OpId op : id.ops) {
     mix(2 * static_cast<std::uint64_t>(configs_[op].split) + 1 +
         (configs_[op].sums == Sums::shards));
+    mix(configs_[op].hierarchical ? 1 : 0);
     for (int device : configs_[op].devices) mix(static_cast<std::uint64_t>(device) + 3);
   }
   return key;
@@ -155,7 +159,9 @@ void FlowRules::carry(const PlaceUses& its) {
   for (const FlowUse& use : its.uses) {
     if (!takes_part(use, its.place)) continue;
     const View view = view_of(use);
-    if (use.comes != Comes::writes) {
+    if (use.comes == Comes::spreads) {
+      spread(view);
+    } else if (use.comes != Comes::writes) {
       read(view);
     } else if (use.role == R::contribution) {
       contribute(view);
@@ -164,13 +170,18 @@ void FlowRules::carry(const PlaceUses& its) {
     }
     charge(view);
   }
+  if (!contributions_.pieces().empty() && pieces_.front().node >= 0) box_contributions();
   hold(its);
   stacks_ += static_cast<int>(pieces_.size());
 }
 
 // What computes a value writes it, or partial values; and these to who sums them, or to all who
-// read the value.
-bool FlowRules::takes_part(const FlowUse& use, const Place& place) const {
+// read the value. An update reads partial gradients, or nodes' sums of them.
+bool FlowRules::takes_part(const FlowUse& use, const Place& place) {
+  if (use.role == R::weight_gradient) {
+    const bool summed = placements_.summing_nodes(use.tensor) > 0;
+    return summed == (place.field == Field::node_sums);
+  }
   if (use.role != R::output) return true;
   const ValueStack stack = placements_.stack(use.tensor);
   return stack.summed == (place.field == Field::partial);
@@ -190,6 +201,10 @@ FlowRules::View FlowRules::view_of(const FlowUse& use) {
   }
   view.bytes = element_bytes(type_of(problem_.graph, use));
   view.tiles = use.tensor.none() ? &elements_of(use, view.tasks()) : &placements_.tiles(key, use);
+  const bool summed = !use.tensor.none() && placements_.summing_nodes(use.tensor) > 0;
+  for (int k = 0; summed && k < view.tasks(); ++k) {
+    view.nodes.push_back(placements_.summing_node(use.tensor, (*view.devices)[k]));
+  }
   const bool value = use.field == Field::value || use.field == Field::partial;
   if (value) view.terms = placements_.terms(key, use);
   return view;
@@ -223,7 +238,8 @@ void FlowRules::write(const View& view) {
   for (int k = 0; k < view.tasks(); ++k) {
     const int mine = view.tiles->parts.of_part[k];
     if (view.tiles->ids[mine] < 0) continue;
-    pieces_.push_back({view.tiles, mine, k % view.terms.slots, {party, k}, number});
+    const int slot = view.use->role == R::node_sum ? view.node(k) : k % view.terms.slots;
+    pieces_.push_back({view.tiles, mine, slot, {party, k}, number});
     ++pieces;
   }
   written_by_.push_back({party, pieces});
@@ -242,12 +258,15 @@ void FlowRules::contribute(const View& view) {
     if (view.tiles->ids[mine] < 0) continue;
     const Rect& rect = view.tiles->parts.rects[mine];
     const int device = (*view.devices)[k];
-    const auto entry = contributions_.add(view.tiles->ids[mine], rect, device, launch, k);
+    const int node = view.node(k);
+    const auto entry =
+        contributions_.add(view.tiles->ids[mine], rect, device, launch, k, std::max(node, 0));
     ++pieces;
     if (!entry.adds) {
       const int slot = contributions_.pieces()[entry.piece].slot;
-      pieces_.push_back({view.tiles, mine, slot, {party, k}, number});
-      box(memory_of(device), rect.in_slots(slot, slot + 1), true);
+      pieces_.push_back({view.tiles, mine, slot, {party, k}, number, node});
+      // Slots that are numbered node by node get their numbers when all are known.
+      if (node < 0) box(memory_of(device), rect.in_slots(slot, slot + 1), true);
       continue;
     }
     Piece& piece = pieces_[entry.piece];
@@ -278,6 +297,15 @@ void FlowRules::read(const View& view) {
   if (!found || partial) need(view, found);
 }
 
+// From then on, tasks of a node need what those that spread have there.
+void FlowRules::spread(const View& view) {
+  if (view.tasks() == 0) return;
+  read(view);
+  pieces_.clear();
+  write(view);
+  for (Piece& piece : pieces_) piece.node = view.node(piece.writer.part);
+}
+
 // Whether a launch can be fused with those that wrote what it reads depends on whether each of its
 // tasks reads just one piece, that of its like.
 void FlowRules::need(const View& view, bool found) {
@@ -305,6 +333,7 @@ void FlowRules::need(const View& view, bool found) {
       need.volume = item.volume;
       const bool all = item.volume == tiles.parts.rects[item.rect].volume();
       for (int k : tiles.tasks_of(item.rect)) {
+        if (piece.node >= 0 && piece.node != view.node(k)) continue;
         if (!all_slots) {
           const Slots slots = view.terms.of_task(k);
           if (piece.slot < slots.first || slots.last <= piece.slot) continue;
@@ -398,18 +427,49 @@ void FlowRules::box(const View& view) {
     const Rect& rect = view.rect(k);
     if (rect.empty()) continue;
     const int memory = memory_of((*view.devices)[k]);
-    if (use.field == Field::gradient) {
-      const Rect stacked = contributions_.stacked(rect);
-      box(memory, stacked, false);
-      const Rect whole = Rect::of_shape(problem_.graph.tensors[use.tensor].shape);
-      if (!contributions_.fully_written(whole.volume())) {
-        box(memory, stacked.in_all_slots(contributions_.slots()), true);
-      }
+    if (use.field == Field::gradient || use.field == Field::node_sums) {
+      box_gradient(view, k);
       continue;
     }
     const Slots slots = view.terms.of_task(k);
     if (slots.first == slots.last) continue;
     box(memory, view.terms.slots > 1 ? rect.in_slots(slots.first, slots.last) : rect, written);
+  }
+}
+
+// Partial values of a gradient, those of a node, or the sums of nodes.
+void FlowRules::box_gradient(const View& view, int k) {
+  const Use& use = *view.use;
+  const int memory = memory_of((*view.devices)[k]), node = view.node(k);
+  const Rect& rect = view.rect(k);
+  if (use.role == R::node_sum) {
+    box(memory, rect.in_slots(node, node + 1), true);
+    return;
+  }
+  if (use.role == R::weight_gradient && node >= 0) {
+    box(memory, rect.in_slots(0, placements_.summing_nodes(use.tensor)), false);
+    return;
+  }
+  Rect stacked = contributions_.stacked(rect);
+  Rect zeroed = stacked.in_all_slots(contributions_.slots());
+  if (use.role == R::node_gradient) {
+    const Slots its = contributions_.of_node(node);
+    stacked = zeroed = rect.in_slots(its.first, its.last);
+  }
+  box(memory, stacked, false);
+  const Rect whole = Rect::of_shape(problem_.graph.tensors[use.tensor].shape);
+  if (!contributions_.fully_written(whole.volume())) box(memory, zeroed, true);
+}
+
+// What was contributed to a gradient that is summed inside nodes, when the slots have their
+// numbers.
+void FlowRules::box_contributions() {
+  const std::vector<int> numbers = contributions_.numbers();
+  for (std::size_t p = 0; p < contributions_.pieces().size(); ++p) {
+    const Contributions::Piece& its = contributions_.pieces()[p];
+    const Rect& rect = pieces_[p].tiles->parts.rects[pieces_[p].distinct];
+    const int slot = numbers[its.slot];
+    box(memory_of(its.device), rect.in_slots(slot, slot + 1), true);
   }
 }
 

@@ -7,6 +7,9 @@
 //    to the gradient of another one has to wait for it, and the piece is its own from then on.
 // 2. Each task that reads the place needs the pieces that overlap its rectangle, in its slots, of
 //    those who wrote them last. FlowBuilder makes edges and transfers of these needs.
+//    Of a weight that is spread over nodes, the tasks that do so leave the pieces that the others
+//    of their nodes need; and of a gradient that is summed inside nodes, a node's tasks need the
+//    node's pieces.
 // 3. Whoever touches the place, in whatever run, holds it in its memory.
 //
 // What is charged for reading (sums of partial values, and what updates use), and which launches
@@ -44,9 +47,13 @@ class FlowRules {
     const Partition* tiles = nullptr;
     TermUse terms;           // of values
     std::int64_t bytes = 0;  // of an element
+    // Of a weight whose gradient is summed inside nodes: the node of each task, by its number among
+    // those that sum.
+    std::vector<int> nodes;
 
     const Rect& rect(int k) const { return tiles->of_task(k); }
     int tasks() const { return static_cast<int>(devices->size()); }
+    int node(int k) const { return nodes.empty() ? -1 : nodes[k]; }
   };
   struct Piece {
     const Partition* tiles;
@@ -54,6 +61,7 @@ class FlowRules {
     int slot;
     TaskRef writer;  // the last one, and
     int written_by;  // its number in written_by_
+    int node = -1;   // whose tasks alone need it, by its number among those that sum; -1: all
   };
 
   std::vector<std::int64_t> times(int launch, const std::vector<int>& devices);
@@ -64,14 +72,17 @@ class FlowRules {
   void carry(const PlaceUses& its);
   Flow finish(const FlowId& id);
 
-  bool takes_part(const FlowUse& use, const Place& place) const;
+  bool takes_part(const FlowUse& use, const Place& place);
   View view_of(const FlowUse& use);
   const Partition& elements_of(const FlowUse& use, int tasks);
   void write(const View& view);
   void contribute(const View& view);
   void read(const View& view);
+  void spread(const View& view);
   void need(const View& view, bool found);
   void box(const View& view);
+  void box_gradient(const View& view, int k);
+  void box_contributions();
   void charge(const View& view);
   const Overlaps& overlaps(const Partition& written, const Partition& read);
   void set_apart(int party, int writer);

@@ -28,6 +28,7 @@ std::vector<Number> in_order(std::vector<Number> numbers) {
 }
 
 bool writes(const Use& use) { return use.privilege != Privilege::read; }
+bool spreads(const Use& use) { return use.role == R::spread; }
 
 }  // namespace
 
@@ -73,7 +74,8 @@ void LaunchGraph::find_launches(const Problem& problem) {
 }
 
 // Who uses each place, as the launches themselves say. Whether a tensor has partial values is the
-// strategy's to decide: what computes its value is here among the uses of both places.
+// strategy's to decide: what computes its value is here among the uses of both places. So it is
+// with the sums of nodes, which an update reads in place of all partial gradients.
 void LaunchGraph::find_uses(const Problem& problem) {
   const Graph& graph = problem.graph;
   producers.resize(graph.tensors.size());
@@ -83,6 +85,11 @@ void LaunchGraph::find_uses(const Problem& problem) {
     of_launch.push_back(uses_of(graph, problem.facts, key));
     for (const Use& use : of_launch.back()) {
       uses_[use].push_back({use, l});
+      if (use.role == R::weight_gradient) {
+        Place sums = use;
+        sums.field = Field::node_sums;
+        uses_[sums].push_back({use, l});
+      }
       if (use.role != R::output) continue;
       producers[use.tensor] = {key.op, use.operand};
       if (graph.operators[key.op].reductions.empty()) continue;
@@ -101,7 +108,8 @@ void LaunchGraph::find_uses(const Problem& problem) {
 Comes LaunchGraph::comes_by(const Use& use, int launch,
                             const std::vector<std::vector<Use>>& of_launch) const {
   if (launch >= static_cast<int>(launches.size())) return Comes::held;
-  if (use.privilege != Privilege::read) return Comes::writes;
+  if (writes(use)) return Comes::writes;
+  if (spreads(use)) return Comes::spreads;
   const LaunchKey& key = launches[launch];
   const PassRow& row = row_of(key.pass);
   const auto used_by = [&](int before) -> const Use* {
@@ -117,7 +125,7 @@ Comes LaunchGraph::comes_by(const Use& use, int launch,
     }
   }
   if (row.shares == Shares::weights) {
-    for (int alike : sharing_weights(key.op)) {
+    for (int alike : launches_sharing(key.op, {Shares::weights})) {
       if (alike < launch && used_by(alike)) return Comes::found;
     }
   }
@@ -129,23 +137,25 @@ Comes LaunchGraph::comes_by(const Use& use, int launch,
   return comes;
 }
 
-// The launches whose tasks share out the weights that an operator updates, in the order of issue.
-std::vector<int> LaunchGraph::sharing_weights(OpId op) const {
+// The launches whose tasks share out the weights that an operator updates, in one of these ways; in
+// the order of issue.
+std::vector<int> LaunchGraph::launches_sharing(OpId op, std::initializer_list<Shares> which) const {
   std::vector<int> its;
   for (const PassRow& row : all_passes()) {
     const int launch = row.of == Of::op ? launch_of(row.pass, op) : -1;
-    if (row.shares == Shares::weights && launch >= 0) its.push_back(launch);
+    const bool shares = std::find(which.begin(), which.end(), row.shares) != which.end();
+    if (shares && launch >= 0) its.push_back(launch);
   }
   return in_order(std::move(its));
 }
 
-// Those that write first.
 PlaceUses LaunchGraph::uses_at(const Place& place) const {
   PlaceUses its{place, {}};
   const auto found = uses_.find(place);
   if (found == uses_.end()) return its;
   its.uses = found->second;
-  std::stable_partition(its.uses.begin(), its.uses.end(), writes);
+  const auto others = std::stable_partition(its.uses.begin(), its.uses.end(), writes);
+  std::stable_partition(others, its.uses.end(), spreads);
   return its;
 }
 
@@ -212,10 +222,16 @@ void LaunchGraph::find_weight_flows(const Problem& problem) {
     if (pass != Pass::update) continue;
     FlowId id{FlowKind::weights, op};
     for (const Use& use : uses_of(problem.graph, problem.facts, launches[update])) {
-      const bool travels = use.field == Field::gradient || use.privilege != Privilege::read;
+      const bool travels = use.field == Field::gradient || writes(use);
       if (travels) id.places.push_back(uses_at(use));
+      if (use.role != R::weight_gradient) continue;
+      Place sums = use;
+      sums.field = Field::node_sums;
+      id.places.push_back(uses_at(sums));
     }
-    id.fed = sharing_weights(op);
+    for (int launch : launches_sharing(op, {Shares::weights, Shares::nodes})) {
+      if (row_of(launches[launch].pass).price == Price::of_bytes) id.fed.push_back(launch);
+    }
     add_flow(std::move(id));
   }
 }
@@ -248,8 +264,9 @@ void LaunchGraph::add_flow(FlowId id) {
       if (kept) continue;
       const bool partial_alone = use.comes == Comes::found_unless_partial &&
                                  id.kind == FlowKind::value && is_summed(id.tensor);
-      if (use.comes == Comes::writes) writers.push_back(use.launch);
-      if (use.comes == Comes::waits || partial_alone) waiting.push_back(use.launch);
+      const bool spreads = use.comes == Comes::spreads;
+      if (use.comes == Comes::writes || spreads) writers.push_back(use.launch);
+      if (use.comes == Comes::waits || spreads || partial_alone) waiting.push_back(use.launch);
     }
   }
   id.fed = in_order(std::move(id.fed));

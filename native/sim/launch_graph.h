@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <utility>
 #include <vector>
@@ -20,7 +21,8 @@ enum class FlowKind {
   value,     // of an activation or input: from its producer to its readers
   gradient,  // of an activation: from its readers to its producer
   weights,   // of an operator: gradients to update tasks (of a table: those of what was looked up),
-             // updated shards to who reads them next
+             // by way of nodes' sums or not; updated shards to who reads them next, or to the
+             // tasks that spread them, and from these to who reads them
   iteration,  // of a field of the iteration: from tasks that write elements to those that read all
   partial,    // of an activation's value: from forward tasks to those that sum
   kept,       // of a tensor that training does not change: nothing moves, but who uses it holds it
@@ -29,9 +31,10 @@ enum class FlowKind {
 // How the tasks of a launch come by what they use.
 enum class Comes {
   writes,
-  waits,  // for those that wrote it before, in this iteration
-  next,   // from those that write it later, for the next iteration
-  found,  // in memory: a launch with the same tasks has read it before, and waited for it
+  spreads,  // waits for those that wrote it, and is whom others get it from
+  waits,    // for those that wrote it before, in this iteration
+  next,     // from those that write it later, for the next iteration
+  found,    // in memory: a launch with the same tasks has read it before, and waited for it
   // Likewise, where that launch wrote a value. If it wrote partial values, each task has just one.
   found_unless_partial,
   held,  // nothing moves to it in training; it takes part in other runs, or nobody writes the place
@@ -44,7 +47,8 @@ struct FlowUse : Use {
   Comes comes = Comes::held;
 };
 
-// All uses of a place, those that write it first; both in the order of issue.
+// All uses of a place: those that write it, those that spread it, the others; each in the order of
+// issue.
 struct PlaceUses {
   Place place;
   std::vector<FlowUse> uses;
@@ -117,7 +121,7 @@ struct LaunchGraph {
   void find_launches(const Problem& problem);
   void find_uses(const Problem& problem);
   Comes comes_by(const Use& use, int launch, const std::vector<std::vector<Use>>& of_launch) const;
-  std::vector<int> sharing_weights(OpId op) const;
+  std::vector<int> launches_sharing(OpId op, std::initializer_list<Shares> which) const;
   void find_tensor_flows(const Problem& problem, TensorId tensor);
   void find_weight_flows(const Problem& problem);
   void find_iteration_flows();

@@ -16,7 +16,8 @@ Placements::Placements(const Problem& problem, const LaunchGraph& launch_graph,
       geometry_(problem),
       load_sources_(problem.graph.tensors.size()),
       outputs_(problem.graph.operators.size()),
-      weights_(problem.graph.operators.size()) {
+      weights_(problem.graph.operators.size()),
+      nodes_(problem.graph.operators.size()) {
   for (const auto* launches : {&launch_graph.launches, &launch_graph.others}) {
     for (const LaunchKey& key : *launches) {
       if (key.tensor.none()) continue;
@@ -40,20 +41,49 @@ const std::vector<ShardTask>& Placements::shard_tasks(const LaunchKey& key) {
   static const std::vector<ShardTask> none;
   const Shares shares = row_of(key.pass).shares;
   if (shares == Shares::outputs && configs_[key.op].sums == Sums::readers) return none;
-  return sharded(key.op, shares == Shares::outputs ? shares : Shares::weights).tasks;
+  if (shares == Shares::nodes && !configs_[key.op].hierarchical) return none;
+  return sharded(key.op, shares == Shares::nothing ? Shares::weights : shares).tasks;
 }
 
 Placements::Sharded& Placements::sharded(OpId op, Shares shares) {
-  Sharded& its = (shares == Shares::outputs ? outputs_ : weights_)[op];
-  if (!(its.config == configs_[op])) {
-    its.config = configs_[op];
-    its.tasks =
-        shard_tasks_of(problem_, geometry_, op,
-                       shared_operands(problem_.graph, problem_.facts, op, shares), its.config);
-    its.touched.clear();
-  }
+  Sharded& its = (shares == Shares::outputs ? outputs_
+                  : shares == Shares::nodes ? nodes_
+                                            : weights_)[op];
+  if (its.config == configs_[op]) return its;
+  its.config = configs_[op];
+  const auto operands = shared_operands(problem_.graph, problem_.facts, op, shares);
+  its.tasks = shard_tasks_of(problem_, geometry_, op, operands, shares, its.config);
+  its.touched.clear();
+  its.nodes.clear();
   return its;
 }
+
+const SummingNodes& Placements::nodes_of(TensorId weight) {
+  static const SummingNodes none;
+  const OpId op = problem_.facts.owner[weight];
+  if (op.none() || !configs_[op].hierarchical) return none;
+  Sharded& its = sharded(op, Shares::weights);
+  if (its.nodes.empty()) {
+    const Sharing sharing{op, Shares::weights, true, &its.config.devices};
+    for (int i : problem_.facts.owned_weights(problem_.graph, op)) {
+      const TensorId tensor = problem_.graph.operators[op].operands[i].tensor;
+      const DistinctRects& parts = geometry_.partition(op, i, its.config.split).parts;
+      its.nodes.emplace_back(tensor,
+                             flexlegion::summing_nodes(problem_.graph, tensor, parts, sharing));
+    }
+  }
+  for (const auto& [tensor, nodes] : its.nodes) {
+    if (tensor == weight) return nodes;
+  }
+  return none;
+}
+
+int Placements::summing_node(TensorId weight, int device) {
+  const SummingNodes& nodes = nodes_of(weight);
+  return nodes.any() ? nodes.of(problem_.graph, device) : -1;
+}
+
+int Placements::summing_nodes(TensorId weight) { return nodes_of(weight).count(); }
 
 const Partition& Placements::tiles(const LaunchKey& key, const Use& use) {
   const PassRow& row = row_of(key.pass);

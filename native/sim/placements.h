@@ -27,6 +27,10 @@ class Placements {
   // The rectangle that each task touches by a use of a tensor: of partial values or gradients, in
   // whatever slot.
   const Partition& tiles(const LaunchKey& key, const Use& use);
+  // The number of the node that sums what a device contributes to a weight's gradient; -1 where
+  // that is not summed inside nodes. And how many there are; 0: none.
+  int summing_node(TensorId weight, int device);
+  int summing_nodes(TensorId weight);
   // How the value of a tensor is written, and how tasks of a launch touch it.
   ValueStack stack(TensorId tensor) const;
   TermUse terms(const LaunchKey& key, const Use& use) const;
@@ -42,9 +46,11 @@ class Placements {
       std::unique_ptr<Partition> tiles;
     };
     std::vector<Touched> touched;
+    std::vector<std::pair<TensorId, SummingNodes>> nodes;  // of each weight
   };
 
   Sharded& sharded(OpId op, Shares shares);
+  const SummingNodes& nodes_of(TensorId weight);
   std::vector<int> load_devices(TensorId tensor) const;
 
   const Problem& problem_;
@@ -52,7 +58,7 @@ class Placements {
   const PricedStrategy& configs_;
   Geometry geometry_;
   IdVector<TensorId, LoadSource> load_sources_;
-  IdVector<OpId, Sharded> outputs_, weights_;
+  IdVector<OpId, Sharded> outputs_, weights_, nodes_;
 };
 
 }  // namespace flexlegion

@@ -110,15 +110,26 @@ struct Problem {
   }
 };
 
+// Whether the gradients of an operator's weights can be summed inside nodes: it has some, and the
+// machine has several nodes.
+inline bool can_be_hierarchical(const Problem& problem, OpId op) {
+  LaunchKey key{Pass::node_sum};
+  key.op = op;
+  return row_of(key.pass).wanted(problem.graph, problem.facts, key);
+}
+
 // A parallelization configuration whose degrees stand in the cost table. Equal strategies have
-// equal ones: `sums` are those of the readers unless Split::can_sum_by_shards.
+// equal ones: `sums` are those of the readers unless Split::can_sum_by_shards, and none is
+// `hierarchical` that cannot be.
 struct PricedConfig {
   int split = 0;
   Sums sums = Sums::readers;
-  std::vector<int> devices;  // one a task
+  std::vector<int> devices;   // one a task
+  bool hierarchical = false;  // (plan/graph.h)
 
   bool operator==(const PricedConfig& other) const {
-    return split == other.split && devices == other.devices && sums == other.sums;
+    return split == other.split && devices == other.devices && sums == other.sums &&
+           hierarchical == other.hierarchical;
   }
 };
 

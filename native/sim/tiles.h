@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "plan/rules.h"
+#include "plan/shards.h"
 #include "support/rect.h"
 
 namespace flexlegion {

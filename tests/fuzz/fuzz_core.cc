@@ -42,7 +42,7 @@ void require(bool holds, const char* what) {
 // Runs one call. If it fails, it has to have left a message that was not there before.
 template <typename Call>
 auto checked(Call&& call) {
-  const fl_graph_contents less = {-1, 0, 0, 0, 0, nullptr, nullptr, nullptr};
+  const fl_graph_contents less = {-1, 0, 0, 0, 0, 0, nullptr, nullptr, nullptr, nullptr};
   fl_graph_facts none;
   require(fl_graph_create(&less, &none) == nullptr, "the sentinel did not fail");
   const auto result = call();
@@ -72,7 +72,7 @@ class Strategy {
     degrees.push_back(1);
     devices.push_back(0);
     const int sums = random.twisted32(random.upto(FL_SUMS_SHARDS));
-    configs_.push_back({op, n_degrees, n_devices, sums,
+    configs_.push_back({op, n_degrees, n_devices, sums, random.chance(0.6),
                         numbers_.emplace_back(std::move(degrees)).data(),
                         numbers_.emplace_back(std::move(devices)).data()});
     view_ = {static_cast<std::int32_t>(configs_.size()), configs_.data()};
@@ -91,7 +91,7 @@ class Sequence {
   explicit Sequence(std::uint64_t seed) : random_(seed) { random_.hostile = random_.chance(0.5); }
 
   void run() {
-    const fl_graph_contents less = {0, -1, 0, 0, 0, nullptr, nullptr, nullptr};
+    const fl_graph_contents less = {0, -1, 0, 0, 0, 0, nullptr, nullptr, nullptr, nullptr};
     fl_graph_facts none;
     require(fl_graph_create(&less, &none) == nullptr, "less than no launches");
     fl_graph* graph = make_graph();
@@ -138,6 +138,15 @@ class Sequence {
     fl_graph_contents contents = maker.contents();
     contents.shard_bytes = random_.chance(0.7) ? random_.upto(64) : 0;
     contents.fused_launches = random_.chance(0.7) ? 0 : random_.upto(5);
+    // Devices of nodes, in order or not.
+    std::vector<std::int32_t> node_of;
+    const int in_node = random_.between(1, 3);
+    for (int d = random_.chance(0.4) ? 0 : random_.between(1, 8); d > 0; --d) {
+      const int next = static_cast<int>(node_of.size()) / in_node;
+      node_of.push_back(random_.twisted32(random_.chance(0.9) ? next : random_.upto(3)));
+    }
+    contents.n_devices = static_cast<std::int32_t>(node_of.size());
+    contents.node_of = node_of.data();
     std::vector<std::int32_t> outputs;
     for (int i = random_.upto(3); i > 0; --i) {
       outputs.push_back(random_.twisted32(random_.upto(contents.n_tensors - 1)));

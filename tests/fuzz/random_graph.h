@@ -88,6 +88,8 @@ class GraphMaker {
             static_cast<std::int32_t>(tensors_.size()),
             static_cast<std::int32_t>(operators_.size()),
             0,
+            0,
+            nullptr,
             tensors_.data(),
             operators_.data(),
             nullptr};

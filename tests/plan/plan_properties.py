@@ -16,7 +16,7 @@ from flexlegion.bindings.native import enumeration
 from flexlegion.graph.operator_type import Access, DimKind
 from flexlegion.graph.tensor import Tensor
 from flexlegion.plan.passes import PASSES
-from flexlegion.plan.plan import Box, Launch, Plan, Requirement
+from flexlegion.plan.plan import STACKED_FIELDS, Box, Launch, Plan, Requirement
 
 TRAINS = enumeration("fl_run")["trains"]
 RUNS = enumeration("fl_run").values()
@@ -131,10 +131,8 @@ def check_structure(plan: Plan) -> None:
         for requirement in launch.requirements:
             assert len(requirement.boxes) == len(launch.devices)
             shape = requirement.tensor.shape
-            if requirement.field == "gradient":
-                shape = (plan.gradient_slots(requirement.tensor), *shape)
-            if requirement.field == "partial":
-                shape = (plan.value_slots(requirement.tensor), *shape)
+            if requirement.field in STACKED_FIELDS:
+                shape = (plan.slots(requirement), *shape)
             assert all(is_empty(box) or inside(box, shape) for box in requirement.boxes)
 
 
@@ -157,7 +155,8 @@ def check_values(plan: Plan) -> None:
                     continue
                 for box in requirement.boxes:
                     # A tile of a concatenation may lie beside an input.
-                    nothing = launch.pass_ in ("update", "sum") or _is_concat(launch)
+                    shards = launch.pass_ in ("update", "sum", "spread")
+                    nothing = shards or _is_concat(launch)
                     nothing = nothing or i in in_parts or _is_idle(plan, launch)
                     assert not is_empty(box) or nothing or _is_once(launch, requirement)
                     assert written[requirement.field, requirement.tensor][region(box)].all()
@@ -234,12 +233,30 @@ def _write(stack: Marks, launch: Launch, requirement: Requirement) -> None:
             stack[region(box)] = mark
 
 
+def _sum_in_nodes(launch: Launch, stacks: dict[Tensor, Marks], sums: dict[Tensor, Marks]) -> None:
+    """Each task sums the slots of its node, and writes them into that node's slot."""
+    partial = {r.tensor: r.boxes for r in launch.requirements if r.role == "node gradient"}
+    for r in launch.requirements:
+        if r.role != "node sum":
+            continue
+        sums[r.tensor][...] = -1
+        for read, box in zip(partial[r.tensor], r.boxes, strict=True):
+            if not is_empty(box):
+                assert read[1:] == box[1:]
+                assert box[0][1] - box[0][0] == 1
+                assert (sums[r.tensor][region(box)] == -1).all()
+                sums[r.tensor][region(box)] = stacks[r.tensor][region(read)].sum(axis=0)
+        assert (sums[r.tensor] != -1).all()
+
+
 def _readers(tensor: Tensor) -> list[set[str]]:
     """The passes that may read a tensor's gradient."""
     if tensor.kind == "input":
         return [set()]
     updates = [{"update"}, {"norm", "update"}]
-    return updates if tensor.kind == "weight" else [{"backward"}, *updates]
+    if tensor.kind == "weight":
+        return [*updates, *({"node_sum", *passes} for passes in updates)]
+    return [{"backward"}, *updates]
 
 
 def check_clipping(plan: Plan) -> None:
@@ -272,9 +289,10 @@ def check_clipping(plan: Plan) -> None:
 def check_gradient_sums(plan: Plan) -> None:
     """Readers find every contribution exactly once, in the second iteration as in the first.
 
-    Where gradients are clipped, those of weights have two readers. The gradient of an output that
-    has partial values is each one's, and what was looked up in a table is read by each part of its
-    rows.
+    Where gradients are clipped, those of weights have two readers. Where they are summed inside
+    nodes first, each node's tasks find that node's contributions, and the update their sums. The
+    gradient of an output that has partial values is each one's, and what was looked up in a table
+    is read by each part of its rows.
     """
     owed = _owed(plan)
     backward = {
@@ -284,11 +302,14 @@ def check_gradient_sums(plan: Plan) -> None:
         if r.role == "output gradient"
     }
     stacks = {t: np.zeros((plan.gradient_slots(t), *t.shape), np.int64) for t in plan.graph.tensors}
+    sums = {t: np.zeros((plan.node_sums(t), *t.shape), np.int64) for t in plan.graph.tensors}
     for _ in range(2):
         read: dict[tuple[Tensor, str], Marks] = {}
         row_parts: dict[tuple[Tensor, str], int] = {}
         for launch in plan.launches:
-            gradients = [r for r in launch.requirements if r.field == "gradient"]
+            gradients = [r for r in launch.requirements if r.field in ("gradient", "node sums")]
+            if launch.pass_ == "node_sum":
+                _sum_in_nodes(launch, stacks, sums)
             for requirement in gradients:
                 if requirement.privilege != "read":
                     continue
@@ -299,11 +320,13 @@ def check_gradient_sums(plan: Plan) -> None:
                     row_parts[tensor, launch.pass_] = max(parts.values())
                 for box in requirement.boxes:
                     if not is_empty(box):
-                        found = stacks[tensor][region(box)].sum(axis=0)
-                        assert (found == owed[tensor][region(box[1:])]).all()
+                        stack = (sums if requirement.field == "node sums" else stacks)[tensor]
+                        found = stack[region(box)].sum(axis=0)
+                        in_node = requirement.role == "node gradient"
+                        assert in_node or (found == owed[tensor][region(box[1:])]).all()
                         mine[region(box[1:])] += 1
             for requirement in gradients:
-                if requirement.privilege != "read":
+                if requirement.privilege != "read" and requirement.field == "gradient":
                     _write(stacks[requirement.tensor], launch, requirement)
         for tensor, stack in stacks.items():
             if len(stack):
@@ -314,6 +337,8 @@ def check_gradient_sums(plan: Plan) -> None:
             values = plan.value_slots(tensor) if pass_ == "backward" else 1
             if pass_ == "backward" and _is_idle(plan, backward[tensor]):
                 values //= _parts(plan, backward[tensor])
+            if pass_ == "node_sum":
+                values = plan.node_sums(tensor)
             readers_of_each = row_parts.get((tensor, pass_), values)
             assert (times == readers_of_each).all()
 
@@ -371,7 +396,11 @@ def check_shards(plan: Plan) -> None:
                 size = 4 * np.prod([hi - lo for lo, hi in part])
                 least = plan.granularity.shard_bytes
                 most = max(1, size // least) if least else len(devices)
-                assert len(shards) == min(longest, len(devices), most)
+                count = min(longest, len(devices), most)
+                if plan.node_sums(requirement.tensor):  # the same in all nodes
+                    assert 1 <= len(shards) <= count
+                else:
+                    assert len(shards) == count
                 assert len({device for _, device in shards}) == len(shards)
                 assert {device for _, device in shards} <= devices
                 sizes = [np.prod([hi - lo for lo, hi in box]) for box, _ in shards]
@@ -387,9 +416,10 @@ def check_states(plan: Plan) -> None:
             if r.tensor.kind != "weight":  # of what was looked up in a table
                 assert r.privilege == "read"
                 continue
-            assert r.privilege == ("read" if r.field == "gradient" else "read-write")
+            assert r.privilege == ("read" if r.field in STACKED_FIELDS else "read-write")
+            stacked = r.field in STACKED_FIELDS
             by_tensor[r.tensor].append(
-                [box[1:] if r.field == "gradient" and not is_empty(box) else box for box in r.boxes]
+                [box[1:] if stacked and not is_empty(box) else box for box in r.boxes]
             )
         for boxes in by_tensor.values():
             for other in boxes[1:]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -22,6 +23,7 @@ from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import build
 
 DEVICES = Devices.of(cpus=3)
+IN_NODES = Devices(Devices.of(cpus=5).names, [0, 0, 1, 1, 1])  # of two sizes
 
 
 def _grow(model: Model, x: Tensor, draw: st.DrawFn) -> Tensor:
@@ -154,8 +156,13 @@ def graphs(draw: st.DrawFn) -> tuple[Graph, Tensor]:
 @st.composite
 def plans(draw: st.DrawFn, granularity: Granularity) -> Plan:
     graph, output = draw(graphs())
-    if draw(st.booleans()):
-        strategy = resolve(f"random:{draw(st.integers(0, 1000))}", graph, DEVICES)
+    machine = draw(st.sampled_from([DEVICES, IN_NODES]))
+    if draw(st.integers(0, 3)) == 0:
+        strategy = resolve("data", graph, machine)
+        every = {op: replace(its, hierarchical=True) for op, its in strategy.items()}
+        strategy = Strategy(every).checked(graph, machine)
+    elif draw(st.booleans()):
+        strategy = resolve(f"random:{draw(st.integers(0, 1000))}", graph, machine)
     else:
         configs = {}
         for operator in graph.operators:
@@ -164,11 +171,14 @@ def plans(draw: st.DrawFn, granularity: Granularity) -> Plan:
                 for dim, n in zip(operator.dims, operator.space, strict=True)
             )
             tasks = int(np.prod(degrees))
-            few = draw(st.sampled_from([DEVICES.names, DEVICES.names[:1], DEVICES.names[1:]]))
+            few = draw(st.sampled_from([machine.names, machine.names[:1], machine.names[1:]]))
             devices = draw(st.lists(st.sampled_from(few), min_size=tasks, max_size=tasks))
             sums = draw(st.sampled_from(get_args(Sums)))
-            configs[operator.name] = ParallelConfig(degrees, tuple(devices), sums)
-        strategy = Strategy(configs).checked(graph, DEVICES)
+            hierarchical = draw(st.booleans())
+            configs[operator.name] = ParallelConfig(
+                degrees, tuple(devices), sums, hierarchical=hierarchical
+            )
+        strategy = Strategy(configs).checked(graph, machine)
     states, clips = draw(st.integers(0, 2)), draw(st.booleans())
     return Plan(strategy, output, states, clips, granularity)
 

@@ -14,6 +14,7 @@ import json
 import math
 import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +67,10 @@ def random_strategy(
             configs[op.name] = config
             if dim == len(op.dims) or config.degrees[dim] > 1:
                 break
+    if len(set(running_machine().devices.nodes)) > 1:
+        draws = np.random.default_rng([seed, 1]).random(len(configs)) < 0.7
+        for name, hierarchical in zip(configs, draws, strict=True):
+            configs[name] = replace(configs[name], hierarchical=bool(hierarchical))
     return Strategy(configs, f"seed {seed}")
 
 
@@ -150,6 +155,7 @@ def main() -> None:
     failures, split_dims, tasks = [], set(), 0
     reduced: Counter[str] = Counter()  # operators of which a reduction is split, by its name
     sums: Counter[str] = Counter()
+    passes: Counter[str] = Counter()
     worst: dict[str, float] = {}
     compared, turned = 0, 0
     for seed in seeds:
@@ -185,6 +191,7 @@ def main() -> None:
                 if degree > 1:
                     split_dims.add(f"{operator.kind.type}.{dim.name}")
                     reduced[operator.kind.type] += dim.kind in REDUCES
+        passes.update(launch.pass_ for launch in model.plan.launches)
         model.close()
         if args.reductions:
             model, again = train(network, strategy, granularity, args.storage)
@@ -203,6 +210,7 @@ def main() -> None:
         "split_dims": sorted(split_dims),
         "reduced": {name: count for name, count in reduced.items() if count},
         "sums": dict(sums),
+        "passes": dict(passes),
         "worst": worst,
         "copied_bytes": int(rt().lib.fl_rt_copied_bytes(-1, -1)),
         "failures": failures,

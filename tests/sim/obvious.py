@@ -17,8 +17,8 @@ from flexlegion.plan.passes import FIELDS
 from flexlegion.plan.plan import Plan, Requirement
 
 TRAINS = enumeration("fl_run")["trains"]
-CLOSING = ("norm", "clip", "update")  # the passes that end an iteration
-VALUE, GRADIENT = FIELDS.index("value"), FIELDS.index("gradient")
+CLOSING = ("node_sum", "norm", "clip", "update", "spread")  # the passes that end an iteration
+VALUE, GRADIENT, NODE_SUMS = map(FIELDS.index, ("value", "gradient", "node sums"))
 
 
 @dataclass
@@ -79,7 +79,7 @@ def owners(plan: Plan) -> dict[tuple[int, int], int]:
             for tensor in launch.operator.weights:
                 number = plan.tensor_numbers[tensor]
                 first = result.setdefault((number, VALUE), numbers[launch.operator.name])
-                result[number, GRADIENT] = first
+                result[number, GRADIENT] = result[number, NODE_SUMS] = first
                 if launch.operator in plan.lookups(tensor):
                     result[plan.tensor_numbers[launch.operator.output], GRADIENT] = first
     return result
@@ -116,6 +116,7 @@ def build(
     tasks: list[Task] = []
     writer: dict[Any, dict[Any, int]] = {}  # (tensor, field) -> element -> who wrote it last
     reads: list[tuple[Any, int, Any]] = []  # of weights' values
+    spread: dict[Any, dict[Any, int]] = {}  # (tensor, field) -> (node, element) -> who spread it
     needs: dict[Any, tuple[set[Any], set[int]]] = {}  # transfer -> elements, consumers
     memories = topology.memories
     owner = owners(plan)
@@ -127,6 +128,9 @@ def build(
 
     def memory(task: int) -> int:
         return memories.index(topology.device(tasks[task].device).memory)
+
+    def node(task: int) -> int:
+        return topology.device(tasks[task].device).node
 
     def need(producer: int, place: Any, destination: int, element: Any) -> set[int]:
         transfer = (flow(place, owner), producer, destination)
@@ -176,6 +180,8 @@ def build(
             for element in elements(r.boxes[k]):
                 if r.tensor.kind == "weight" and r.field == "value" and launch.pass_ == "forward":
                     reads.append((place, first + k, element))
+                if launch.pass_ == "spread":
+                    spread.setdefault(place, {})[node(first + k), element] = first + k
                 producer = writer.get(place, {}).get(element)
                 if producer is None or producer == first + k:
                     continue
@@ -203,6 +209,9 @@ def build(
                 writer.setdefault(place, {}).update(dict.fromkeys(elements(r.boxes[k]), first + k))
     for place, reader, element in reads:
         producer = writer.get(place, {}).get(element)
+        if there := sorted({its for its, _ in spread.get(place, {})}):
+            its = node(reader) if node(reader) in there else there[node(reader) % len(there)]
+            producer = spread[place][its, element]
         if producer is not None and memory(producer) != memory(reader):
             need(producer, place, memory(reader), element)
     for (_, producer, destination), (what, consumers) in sorted(needs.items()):

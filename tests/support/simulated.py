@@ -146,7 +146,10 @@ def random_change(
         degrees = choices[rng.integers(len(choices))]
         devices = rng.choice(np.array(names), int(np.prod(degrees)))
         changes[operator.name] = ParallelConfig(
-            degrees, tuple(str(d) for d in devices), random_sums(rng)
+            degrees,
+            tuple(str(d) for d in devices),
+            random_sums(rng),
+            hierarchical=len(set(problem.devices.nodes)) > 1 and bool(rng.random() < 0.5),
         )
     return changes
 

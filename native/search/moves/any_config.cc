@@ -10,7 +10,7 @@ bool any_config(const Candidates& candidates, Random& random, const PricedStrate
   const auto& by_tasks = candidates.splits_by_tasks(op);
   const auto& splits = by_tasks[random.below(static_cast<int>(by_tasks.size()))];
   config.split = splits[random.below(static_cast<int>(splits.size()))];
-  config.sums = candidates.random_sums(random, op, config.split);
+  candidates.choose_sums(random, op, config);
   const int tasks = candidates.problem().split(op, config.split).tasks;
   config.devices = candidates.random_devices(random, tasks);
   return true;

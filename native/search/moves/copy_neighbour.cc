@@ -47,7 +47,7 @@ bool copy_neighbour(const Candidates& candidates, Random& random, const PricedSt
       !take_degrees(candidates.problem(), op, other, theirs, config)) {
     return false;
   }
-  config.sums = candidates.random_sums(random, op, config.split);
+  candidates.choose_sums(random, op, config);
   return true;
 }
 

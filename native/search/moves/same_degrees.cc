@@ -10,7 +10,8 @@ constexpr double kOtherSums = 0.3;  // the share in which, if it can, who combin
 
 }  // namespace
 
-// The degrees stay; who combines partial values changes, or the devices.
+// The degrees stay; how partial values are combined changes, of outputs or of weights' gradients,
+// or the devices.
 bool same_degrees(const Candidates& candidates, Random& random, const PricedStrategy& strategy,
                   OpId op, PricedConfig& config) {
   const Problem& problem = candidates.problem();
@@ -18,6 +19,10 @@ bool same_degrees(const Candidates& candidates, Random& random, const PricedStra
   const int tasks = static_cast<int>(config.devices.size());
   if (problem.split(op, config.split).can_sum_by_shards && random.chance(kOtherSums)) {
     config.sums = config.sums == Sums::shards ? Sums::readers : Sums::shards;
+    return true;
+  }
+  if (candidates.can_be_hierarchical(op) && random.chance(kOtherSums)) {
+    config.hierarchical = !config.hierarchical;
     return true;
   }
   if (problem.in_order || tasks > candidates.devices()) return false;

@@ -32,7 +32,7 @@ void spread(const Candidates& candidates, Random& random, bool tied, PartialStra
                   config)) {
         continue;
       }
-      config.sums = candidates.random_sums(random, there.op, config.split);
+      candidates.choose_sums(random, there.op, config);
       reach(there.op, config);
     }
   }
