@@ -91,6 +91,16 @@ class Launch:
     devices: list[str]
     requirements: list[Requirement]
 
+    @property
+    def name(self) -> str:
+        """Of its operator; if it has none, of the tensor that it writes."""
+        return self.operator.name if self.operator else self.written.tensor.name
+
+    @property
+    def written(self) -> Requirement:
+        """What it writes, or the first of several."""
+        return next(r for r in self.requirements if r.privilege != "read")
+
 
 class Plan:
     """The plan of a graph under a strategy.
@@ -255,8 +265,7 @@ class Plan:
         return "\n".join(lines)
 
     def _describe_launch(self, launch: Launch) -> list[str]:
-        written = launch.requirements[-1].tensor
-        name = printable(launch.operator.name if launch.operator else written.name)
+        name = printable(launch.name)
         tasks = len(launch.devices)
         only = " (prediction only)" if launch.runs == self.core.lib.FL_PREDICTS else ""
         lines = [f"{launch.pass_} {name}: {tasks} task{'s' * (tasks > 1)}{only}"]

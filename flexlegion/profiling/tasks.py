@@ -152,7 +152,7 @@ def measure(
         which = (operator, degrees, device.name)
         if which not in plans:
             plan = _alone(operator, degrees, device.name, names, request.graph)
-            plans[which] = (plan, _shapes(plan, operator))
+            plans[which] = (plan, _shapes(plan))
         plan, shapes = plans[which]
         if _launches(plan, request.pass_):  # without a gradient there is no backward pass
             key = task_key(operator, request.pass_, shapes[tile])
@@ -357,11 +357,10 @@ def _launches(plan: Plan, pass_: str) -> list[int]:
     ]
 
 
-def _shapes(plan: Plan, operator: Operator) -> list[Shapes]:
-    """For each task of the plan's first operator, the extents of what it touches."""
+def _shapes(plan: Plan) -> list[Shapes]:
+    """For each task of the plan's first operator, the extents of each operand."""
     launch = plan.launches[_launches(plan, "forward")[0]]
-    count = len(operator.inputs) + len(operator.weights) + len(operator.outputs)
-    values = launch.requirements[:count]
+    values = [r for r in launch.requirements if r.field in ("value", "partial")]
     slots = [r.field == "partial" for r in values]  # whether boxes have these in front
     return [
         tuple(

@@ -103,9 +103,7 @@ class MeasuredTimeline:
         if number < 0:
             return f"{self._own_tasks[number]} [{row['part']}]"
         launch = self.plan.launches[number]
-        written = launch.requirements[-1].tensor
-        name = launch.operator.name if launch.operator else written.name
-        return f"{launch.pass_} {name} [{row['part']}]"
+        return f"{launch.pass_} {launch.name} [{row['part']}]"
 
     @cached_property
     def _own_tasks(self) -> dict[int, str]:

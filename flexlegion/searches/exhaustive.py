@@ -2,8 +2,9 @@
 
 The search space is that of the chains on at most eight devices: every operator that training
 executes is split in any of the ways of `flexlegion.strategy.configuration.splits`, over any set of
-devices, in ascending order. The native part (``native/search/exhaustive.h``) says what the bounds
-are.
+devices, in ascending order. Only in one thing it is smaller: weights' gradients are not summed
+inside nodes first (`ParallelConfig.hierarchical`), which on machines of several nodes can be
+faster. The native part (``native/search/exhaustive.h``) says what the bounds are.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class ExhaustiveResult:
     complete
         Whether it is the optimum: no strategy of the search space is faster.
     root_bound_ns
-        What any strategy takes at least, as known before the search.
+        What any strategy of the search space takes at least, as known before the search.
     nodes
         How many strategies were bounded, partial ones included.
     simulated

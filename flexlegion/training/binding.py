@@ -336,7 +336,7 @@ def _loaded(plan: Plan) -> dict[int, set[Tensor]]:
     for launch in plan.launches:
         for run, tensors in loaded.items():
             if launch.pass_ == "load" and launch.runs & run:
-                tensors.add(launch.requirements[0].tensor)
+                tensors.add(launch.written.tensor)
     return loaded
 
 

@@ -138,10 +138,9 @@ class Program:
         here = np.zeros(tensor.shape[0], np.bool_)
         rank, devices, owners = native.running().rank, self.plan.devices, running_machine().owners
         for launch in self.plan.launches:
-            written = launch.requirements[0]
-            if launch.pass_ != "load" or written.tensor is not tensor:
+            if launch.pass_ != "load" or launch.written.tensor is not tensor:
                 continue
-            for device, box in zip(launch.devices, written.boxes, strict=True):
+            for device, box in zip(launch.devices, launch.written.boxes, strict=True):
                 if owners[devices.number(device)] == rank:
                     here[slice(*box[0])] = True
         return here

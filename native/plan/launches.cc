@@ -25,6 +25,12 @@ bool touch_alike(const std::vector<Rect>& a, const std::vector<Rect>& b) {
          });
 }
 
+const Requirement* Launch::in_role(RequirementRole role) const {
+  const auto found = std::find_if(requirements.begin(), requirements.end(),
+                                  [role](const Requirement& its) { return its.role == role; });
+  return found == requirements.end() ? nullptr : &*found;
+}
+
 std::vector<Use> uses_of(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
   return row_of(key.pass).uses(graph, facts, key);
 }

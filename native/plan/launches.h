@@ -7,6 +7,7 @@
 // where partial values of gradients, and norms, lie depends on all launches before.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "plan/facts.h"
@@ -31,6 +32,11 @@ struct Launch : LaunchKey {  // without an operator, where it is of none: load a
   std::vector<Requirement> requirements;
 
   int tasks() const { return static_cast<int>(devices.size()); }
+  // The only requirement in that role, or null.
+  const Requirement* in_role(RequirementRole role) const;
+  Requirement* in_role(RequirementRole role) {
+    return const_cast<Requirement*>(std::as_const(*this).in_role(role));
+  }
 };
 using LaunchId = Id<Launch>;  // in the order of issue
 

@@ -212,8 +212,9 @@ void place_load(const Graph& graph, const GraphFacts& facts, const LaunchKey& ke
   const LoadSource source = load_source(graph, facts, key.tensor);
   ParallelConfig config = load_config(graph, source, reader.degrees, reader.devices);
   const Rect whole = Rect::of_shape(graph.tensors[key.tensor].shape);
+  std::vector<Rect>& tiles = launch.in_role(R::loaded)->rects;
   for (int k = 0; k < static_cast<int>(config.devices.size()); ++k) {
-    launch.requirements.front().rects.push_back(tile_of(whole, config.degrees, k));
+    tiles.push_back(tile_of(whole, config.degrees, k));
   }
   launch.devices = std::move(config.devices);
 }

@@ -252,7 +252,7 @@ std::int64_t bytes_on_device(const Graph& graph, const Plan& plan, int device) {
       }
     }
     if (staged.empty()) continue;
-    bytes += staged.volume() * bytes_of(launch.requirements.front());
+    bytes += staged.volume() * bytes_of(*launch.in_role(RequirementRole::loaded));
   }
   for (const auto& [place, touched] : places) {
     bytes += held_elements(touched.read, touched.written) * bytes_of(place);

@@ -70,7 +70,8 @@ class Verifier {
   std::string name(const Launch& launch) const {
     const std::string pass = row_of(launch.pass).name;
     if (!launch.op.none()) return pass + " '" + graph_.operators[launch.op].name + "'";
-    return pass + (launch.requirements.empty() ? "" : " " + name(launch.requirements.front()));
+    const Requirement* loaded = launch.in_role(RequirementRole::loaded);
+    return loaded == nullptr ? pass : pass + " " + name(*loaded);
   }
 
   std::string name(const Use& use) const {

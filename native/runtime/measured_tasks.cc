@@ -44,7 +44,7 @@ Launch only(const Launch& launch, std::size_t part) {
 // Host array -> staging tensor -> input tensor, as Program::add_load. Both halves are measured in
 // one step and their times added (Measurement::times).
 Times measure_load(const Graph& graph, const Launch& launch, const Repeats& repeats) {
-  const Requirement& into = launch.requirements.front();
+  const Requirement& into = *launch.in_role(RequirementRole::loaded);
   const Tensor& tensor = graph.tensors[into.tensor];
   const Rect box = Rect::of_shape(tensor.shape);
   const std::vector<float> host(static_cast<std::size_t>(box.volume()));

@@ -284,7 +284,7 @@ int Program::tasks_here(const RuntimeLaunch& launch) const {
 // staging tensor -> input tensor, as the first thing of its own iteration. So an iteration is
 // always the same trace.
 void Program::add_load(const Launch& planned) {
-  const Requirement& into = planned.requirements.front();
+  const Requirement& into = *planned.in_role(RequirementRole::loaded);
   const Tensor& tensor = graph_.tensors[into.tensor];
   InputTensor input;
   input.tensor = into.tensor;

@@ -227,6 +227,23 @@ def test_signatures_move_what_the_paper_says(tmp_path: Path) -> None:
         assert result["copied_bytes"][1] == result["planned_bytes"], result["case"]
 
 
+def test_weights_pass_the_network_once_a_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Summed inside nodes first, (N - 1) |W| each way is what Legion copies between two nodes."""
+    monkeypatch.setenv("FLEXLEGION_NODES", "2")
+    out = tmp_path / "result.json"
+    run_legate(RUNTIME_TESTS / "hierarchical_worker.py", out, gpus=4)
+    result = json.loads(out.read_text())
+    weights = result["hierarchical"]["weight_bytes"]
+    # The second iteration is recorded, and all others are that one again.
+    assert result["hierarchical"]["between"][1:] == [2 * weights, 0]
+    assert result["hierarchical"]["inside"][1:] == [4 * weights, 0]
+    # Of partial gradients each GPU of the other node sends its own; what a GPU has got of a weight
+    # from there, its neighbour gets from it.
+    assert result["direct"]["between"][1:] == [3 * weights, 0]
+
+
 def test_what_does_not_fit_is_refused_before_it_starts() -> None:
     options = ["--model", "alexnet", "--data", "synthetic", "--batch-size", 64, "--samples", 64]
     done = run_legate(SCRIPTS / "train.py", *options, gpus=2, status=2)

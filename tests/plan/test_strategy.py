@@ -241,7 +241,8 @@ ENTRIES = [{}, [], 1, None, {"degrees": [1]}, {"degrees": [1], "devices": [], "d
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_entry(tmp_path: Path, entry: object) -> None:
     assert load_text(tmp_path, with_entry(entry)) == (
-        "operator 'fc' needs the keys 'degrees' and 'devices', and may have 'sums'"
+        "operator 'fc' needs the keys 'degrees' and 'devices', and may have 'sums' and "
+        "'hierarchical'"
     )
 
 
@@ -262,6 +263,14 @@ def test_sums_of_another_kind(tmp_path: Path, sums: object) -> None:
     text = with_entry({"degrees": {}, "devices": ["cpu:0"], "sums": sums})
     assert load_text(tmp_path, text) == (
         f"""operator 'fc': 'sums' has to be "readers" or "shards", but is {json.dumps(sums)}"""
+    )
+
+
+@pytest.mark.parametrize("hierarchical", ["true", None, 1, []])
+def test_hierarchical_of_another_type(tmp_path: Path, hierarchical: object) -> None:
+    text = with_entry({"degrees": {}, "devices": ["cpu:0"], "hierarchical": hierarchical})
+    assert load_text(tmp_path, text) == (
+        f"operator 'fc': 'hierarchical' has to be true or false, but is {json.dumps(hierarchical)}"
     )
 
 

@@ -19,9 +19,10 @@ from flexlegion.known_strategies import resolve
 from flexlegion.machine.running import running_machine
 from flexlegion.training.program import TRAIN, Batch
 from flexlegion.training.trainer import run_series
+from flexlegion.transforms.losses import add_losses
 from flexlegion.zoo import build
 
-BATCH, ITERATIONS = 16, 3
+BATCH, ITERATIONS, LOSS = 16, 3, "sparse_categorical_crossentropy"
 SIZES = {"input_shape": (64,), "classes": 32, "hidden": (128, 96)}
 
 
@@ -44,9 +45,10 @@ def main() -> None:
     result = {}
     for hierarchical in (False, True):
         model = build("mlp", BATCH, **SIZES)
-        configs = resolve("data", model.graph, devices)
+        graph = add_losses(model.graph, model.outputs, LOSS)
+        configs = resolve("data", graph, devices)
         every = {op: replace(its, hierarchical=hierarchical) for op, its in configs.items()}
-        model.compile("sgd", "sparse_categorical_crossentropy", strategy=Strategy(every))
+        model.compile("sgd", LOSS, strategy=Strategy(every))
         rng = np.random.default_rng(0)
         images = rng.normal(size=(BATCH, *SIZES["input_shape"])).astype(np.float32)
         data, _ = model.bind(images, rng.integers(0, SIZES["classes"], BATCH))

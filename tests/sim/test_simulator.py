@@ -24,7 +24,7 @@ from flexlegion.base.errors import UserError
 from flexlegion.cost.model import CostModel
 from flexlegion.known_strategies import resolve
 from flexlegion.machine.devices import Devices
-from flexlegion.plan.passes import PASSES, TASK_PASSES
+from flexlegion.plan.passes import PASSES, ROWS, TASK_PASSES
 from flexlegion.plan.plan import Plan
 from flexlegion.profiling.machines import load_machine
 from flexlegion.sim.problem import Problem, thousandths
@@ -50,7 +50,7 @@ def exe_times(plan: Plan, timeline: Timeline) -> list[list[int]]:
         index = (
             numbers[launch.operator.name]
             if launch.operator
-            else plan.tensor_numbers[launch.requirements[0].tensor]
+            else plan.tensor_numbers[launch.written.tensor]
         )
         times.append([of.get((launch.pass_, index, k), 1) for k in range(len(launch.devices))])
     return times
@@ -60,16 +60,17 @@ def contentions(plan: Plan, costs: CostModel) -> list[int]:
     """Of each launch's tasks, in thousandths."""
     if not isinstance(costs, ArbitraryCosts):
         return [0] * len(plan.launches)
+    rows = {row.name: row for row in ROWS}
     return [
         thousandths(
             costs.contention(
                 f"{launch.operator.kind} {launch.pass_}"
                 if launch.operator and launch.pass_ in TASK_PASSES
-                else "update"
-                if launch.pass_ in ("norm", "clip")
-                else launch.pass_
+                else rows[launch.pass_].priced_as
             )
         )
+        if rows[launch.pass_].price != "nothing"
+        else 0
         for launch in plan.launches
     ]
 

@@ -22,6 +22,7 @@ import flexlegion
 from flexlegion.base.files import write_text
 from flexlegion.base.quoting import escaped, printable
 from flexlegion.console.text import count, duration, memory, volume
+from flexlegion.plan.passes import PASSES
 
 LONGEST_LABEL = 200
 
@@ -54,6 +55,7 @@ def page(template: str, values: Mapping[str, Any], data: Mapping[str, Any]) -> s
     script = _source("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     # In a script element, only "<" could end it.
+    data = {"pass_rows": [[name, _colour(name)] for name in (*PASSES, "other")], **data}
     text = json.dumps(_clean(data), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     inside = {
         "style": Markup(_source("report.css")),
@@ -63,6 +65,13 @@ def page(template: str, values: Mapping[str, Any], data: Mapping[str, Any]) -> s
         "version": flexlegion.__version__,
     }
     return markup(template, {**values, **inside})
+
+
+def _colour(pass_: str) -> str:
+    """Whose colour a pass has: what follows the backward passes is like an update."""
+    alike = {"sum": "forward"}
+    own = ("load", "forward", "backward", "other")
+    return pass_ if pass_ in own else alike.get(pass_, "update")
 
 
 def save_page(path: str | Path, text: str) -> None:

@@ -4,9 +4,8 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
   const byId = (id) => document.getElementById(id);
-  const PASSES = ["load", "forward", "sum", "backward", "norm", "clip", "update", "other"];
+  const PASSES = data.pass_rows; // by number: name, and whose colour it has
   const OTHER = PASSES.length - 1;
-  const LIKE = { sum: "forward", norm: "update", clip: "update" }; // passes that have another's colour
 
   // Texts out of files only ever become text nodes.
   const element = (tag, text, ...children) => {
@@ -302,7 +301,7 @@
     }
 
     drawRow(pen, row, y, height, colour, number) {
-      const colours = PASSES.map((pass) => colour(LIKE[pass] || pass));
+      const colours = PASSES.map(([, like]) => colour(like));
       let last = -1;
       for (let i = this.first(row.tasks, from); i < row.tasks.length && row.tasks[i][0] < to; i++) {
         const [start, end, label] = row.tasks[i];
@@ -333,7 +332,7 @@
     }
 
     describe([start, end, label, part]) {
-      const what = label < 0 ? `${part} short tasks` : `${this.labels[label][0] < OTHER ? `${PASSES[this.labels[label][0]]} ` : ""}${short(this.labels[label][1])} [${part}]`;
+      const what = label < 0 ? `${part} short tasks` : `${this.labels[label][0] < OTHER ? `${PASSES[this.labels[label][0]][0]} ` : ""}${short(this.labels[label][1])} [${part}]`;
       return `${what}: ${duration(end - start)}, from ${duration(start)}`;
     }
 
