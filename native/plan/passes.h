@@ -26,10 +26,9 @@ struct Optimizer;
 // - `norm` and `clip` are there if the update needs the norm of all gradients, to clip them by it,
 //   or to know whether they are finite. `norm` finds, for each task of an update, the norm of the
 //   gradients that the task is about to use. `clip` is one task that finds the norm of these norms.
-// - `node_sum` and `spread` are there if an operator wants its weights' gradients summed inside
-// each
-//   node first (shards.h). `node_sum` does so, and `spread` brings what was updated to the other
-//   nodes. Both have the same tasks.
+// - `node_sum` and `spread` are there if gradients are summed inside nodes first (shards.h). The
+//   first does so, a node for itself; the second brings what was updated to the other nodes. Both
+//   have the same tasks.
 enum class Pass { load, forward, sum, backward, node_sum, norm, clip, update, spread };
 constexpr int kPasses = static_cast<int>(Pass::spread) + 1;
 
