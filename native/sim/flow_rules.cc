@@ -179,8 +179,7 @@ void FlowRules::carry(const PlaceUses& its) {
 // read the value. An update reads partial gradients, or nodes' sums of them.
 bool FlowRules::takes_part(const FlowUse& use, const Place& place) {
   if (use.role == R::weight_gradient) {
-    const bool summed = placements_.summing_nodes(use.tensor) > 0;
-    return summed == (place.field == Field::node_sums);
+    return placements_.nodes(use.tensor).any() == (place.field == Field::node_sums);
   }
   if (use.role != R::output) return true;
   const ValueStack stack = placements_.stack(use.tensor);
@@ -201,9 +200,11 @@ FlowRules::View FlowRules::view_of(const FlowUse& use) {
   }
   view.bytes = element_bytes(type_of(problem_.graph, use));
   view.tiles = use.tensor.none() ? &elements_of(use, view.tasks()) : &placements_.tiles(key, use);
-  const bool summed = !use.tensor.none() && placements_.summing_nodes(use.tensor) > 0;
-  for (int k = 0; summed && k < view.tasks(); ++k) {
-    view.nodes.push_back(placements_.summing_node(use.tensor, (*view.devices)[k]));
+  const bool weight =
+      !use.tensor.none() && problem_.graph.tensors[use.tensor].kind == TensorKind::weight;
+  if (weight && placements_.nodes(use.tensor).any()) {
+    const SummingNodes& nodes = placements_.nodes(use.tensor);
+    for (int device : *view.devices) view.nodes.push_back(nodes.of(problem_.graph, device));
   }
   const bool value = use.field == Field::value || use.field == Field::partial;
   if (value) view.terms = placements_.terms(key, use);
@@ -447,7 +448,7 @@ void FlowRules::box_gradient(const View& view, int k) {
     return;
   }
   if (use.role == R::weight_gradient && node >= 0) {
-    box(memory, rect.in_slots(0, placements_.summing_nodes(use.tensor)), false);
+    box(memory, rect.in_slots(0, placements_.nodes(use.tensor).count()), false);
     return;
   }
   Rect stacked = contributions_.stacked(rect);

@@ -58,7 +58,7 @@ Placements::Sharded& Placements::sharded(OpId op, Shares shares) {
   return its;
 }
 
-const SummingNodes& Placements::nodes_of(TensorId weight) {
+const SummingNodes& Placements::nodes(TensorId weight) {
   static const SummingNodes none;
   const OpId op = problem_.facts.owner[weight];
   if (op.none() || !configs_[op].hierarchical) return none;
@@ -77,13 +77,6 @@ const SummingNodes& Placements::nodes_of(TensorId weight) {
   }
   return none;
 }
-
-int Placements::summing_node(TensorId weight, int device) {
-  const SummingNodes& nodes = nodes_of(weight);
-  return nodes.any() ? nodes.of(problem_.graph, device) : -1;
-}
-
-int Placements::summing_nodes(TensorId weight) { return nodes_of(weight).count(); }
 
 const Partition& Placements::tiles(const LaunchKey& key, const Use& use) {
   const PassRow& row = row_of(key.pass);

@@ -27,10 +27,9 @@ class Placements {
   // The rectangle that each task touches by a use of a tensor: of partial values or gradients, in
   // whatever slot.
   const Partition& tiles(const LaunchKey& key, const Use& use);
-  // The number of the node that sums what a device contributes to a weight's gradient; -1 where
-  // that is not summed inside nodes. And how many there are; 0: none.
-  int summing_node(TensorId weight, int device);
-  int summing_nodes(TensorId weight);
+  // Which nodes sum the gradient of a weight first; none, if it is not summed inside nodes. Until
+  // its owner is configured otherwise.
+  const SummingNodes& nodes(TensorId weight);
   // How the value of a tensor is written, and how tasks of a launch touch it.
   ValueStack stack(TensorId tensor) const;
   TermUse terms(const LaunchKey& key, const Use& use) const;
@@ -50,7 +49,6 @@ class Placements {
   };
 
   Sharded& sharded(OpId op, Shares shares);
-  const SummingNodes& nodes_of(TensorId weight);
   std::vector<int> load_devices(TensorId tensor) const;
 
   const Problem& problem_;
