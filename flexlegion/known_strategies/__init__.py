@@ -18,7 +18,6 @@ from flexlegion.machine.devices import Devices
 from flexlegion.machine.topology import Topology
 from flexlegion.sim.problem import Problem
 from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
-from flexlegion.strategy.splitting import all_by_samples
 from flexlegion.strategy.strategy import ResolvedStrategy, Strategy, read_file
 
 # Each registers itself, in the order in which messages name them.
@@ -133,5 +132,4 @@ def unpriced(spec: AnyStrategy, problem: Problem) -> ResolvedStrategy:
 
 def samples_only(problem: Problem) -> ResolvedStrategy:
     """Data parallelism; a batch smaller than the number of devices is on the first of them."""
-    devices = problem.devices.preferred
-    return problem.checked(Strategy(all_by_samples(problem.graph, devices), "strategy 'data'"))
+    return problem.checked(make_strategy("data", problem.graph, problem.devices))

@@ -95,10 +95,11 @@ def deviations(
 
 
 def configuration(operator: Operator, config: ParallelConfig) -> str:
-    """For people: ``sample 4 x channel 2 on gpu:0 to gpu:7``."""
+    """For people: ``sample 4 x channel 2 on gpu:0 to gpu:7, hierarchical``."""
     parts = [
         f"{dim.name} {degree}"
         for dim, degree in zip(operator.dims, config.degrees, strict=True)
         if degree > 1
     ]
-    return f"{' x '.join(parts) or 'whole'} on {names(config.devices)}"
+    sums = ", hierarchical" if config.hierarchical else ""
+    return f"{' x '.join(parts) or 'whole'} on {names(config.devices)}{sums}"

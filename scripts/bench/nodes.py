@@ -66,7 +66,7 @@ def simulated(timeline: Timeline) -> int:
 
 def figures(network: str, machine: str, by_plan: bool) -> list[dict[str, Any]]:
     """Of one network, without and with."""
-    model = Network.of(load_model(network), TrainingSpec(optimizer="sgd"))
+    model = Network.of(load_model(network), TrainingSpec())
     problem = model.problem(load_machine(machine), AnalyticCosts())
     data = resolve("data", problem.graph, problem.devices)
     found = []

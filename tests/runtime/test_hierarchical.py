@@ -42,5 +42,5 @@ def test_nodes_that_there_are_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     )
     run_legate(script, cpus=2)
     assert (tmp_path / "said").read_text() == (
-        f"{NODES} has to be a number of nodes to share out 2 cpus to, but is '3'"
+        f'{NODES} has to be a number of nodes to share out 2 cpus to, but is "3"'
     )
