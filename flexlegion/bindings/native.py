@@ -15,7 +15,7 @@ import re
 import sys
 import sysconfig
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -28,6 +28,7 @@ from flexlegion.process.together import processes
 
 if TYPE_CHECKING:
     import numpy as np
+    import numpy.typing as npt
 
 
 def _find(name: str) -> Path:
@@ -168,6 +169,14 @@ class Arrays:
         self._kept.append(self._ffi.new(f"{kind}[]", list(items)))
         return self._kept[-1]
 
+    def of_numpy(self, kind: str, values: npt.NDArray[Any]) -> Any:
+        """An array of integers that NumPy holds; it is copied if it does not lie as C has it."""
+        import numpy as np
+
+        values = np.ascontiguousarray(values, kind.removesuffix("_t"))
+        self._kept.append(values)
+        return self._ffi.cast(f"{kind} *", values.ctypes.data)
+
     def text(self, text: str) -> Any:
         """A ``char *``."""
         self._kept.append(self._ffi.new("char[]", text.encode()))
@@ -176,6 +185,14 @@ class Arrays:
     def texts(self, texts: Iterable[str]) -> Any:
         """A ``char **``."""
         return self("char *", [self.text(text) for text in texts])
+
+    def attributes(self, attributes: Mapping[str, str]) -> dict[str, Any]:
+        """The header's ``fl_attributes``."""
+        return {
+            "n": len(attributes),
+            "names": self.texts(attributes),
+            "values": self.texts(attributes.values()),
+        }
 
 
 @functools.cache

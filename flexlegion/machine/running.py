@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from flexlegion.base.errors import UserError
 from flexlegion.base.quoting import shown
@@ -92,13 +93,46 @@ def _nodes(names: Sequence[str], hosts: Sequence[int]) -> list[int]:
     return [int(index) * int(told) // counts[kind] for kind, _, index in places]
 
 
-def memory_in_use(device: int) -> int:
-    """Bytes that Legion has given out of the memory of a device of this rank.
+@dataclass(frozen=True)
+class Traffic:
+    """What Legion does with the memories of devices; bytes.
 
-    These are the instances of all programs, and whatever else lies there. Waits for all work.
+    Parameters
+    ----------
+    in_use
+        Of each device of this rank, by number, what is given out of its memory: the instances of
+        all programs, and whatever else lies there.
+    copied
+        To bring tasks their data, while that was counted.
+    between
+        Of that, what went from one device's memory to another's, by the two numbers.
+    """
+
+    in_use: dict[int, int]
+    copied: int
+    between: dict[tuple[int, int], int]
+
+
+def traffic(*, count_copies: bool = False) -> Traffic:
+    """What Legion has done until now. Waits for all work.
+
+    Parameters
+    ----------
+    count_copies
+        Whether to count copies from now on, from 0; that is possible on one rank. A trace's first
+        run shows its copies.
     """
     rt = native.rt()
-    return int(rt.check(rt.lib.fl_rt_memory_in_use(device)))
+    devices = range(native.running().n_devices)
+    its = rt.ffi.new("fl_traffic *")
+    rt.check(rt.lib.fl_rt_traffic(count_copies, its))
+    in_use = rt.items(its.in_use, len(devices))
+    between = rt.items(its.between, len(devices) ** 2)
+    return Traffic(
+        {device: size for device, size in enumerate(in_use) if size >= 0},
+        its.copied,
+        dict(zip(product(devices, devices), between, strict=True)),
+    )
 
 
 def all_gather(mine: bytes) -> list[bytes]:

@@ -12,10 +12,10 @@ from itertools import islice
 from typing import Any
 
 from flexlegion.base.quoting import printable
-from flexlegion.bindings.native import Arrays, enumeration, names
+from flexlegion.bindings.native import Arrays, core, enumeration, names
 from flexlegion.graph.graph import Operator
 from flexlegion.graph.tensor import STATE_BYTES, Tensor
-from flexlegion.plan.native_graph import NativeGraph
+from flexlegion.plan import native_graph
 from flexlegion.plan.native_strategy import to_native
 from flexlegion.plan.passes import FIELDS, PASSES, ROLES
 from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
@@ -140,10 +140,8 @@ class Plan:
         self.graph = graph = strategy.graph
         self.devices = devices = strategy.machine
         self.granularity = granularity or strategy.granularity or DEFAULT_GRANULARITY
-        native_graph = NativeGraph(graph, outputs, self.granularity, devices)
-        self.facts = native_graph.facts
-        self.core = native_graph.core
-        self.tensor_numbers = native_graph.tensor_numbers
+        self.core = core()
+        self.tensor_numbers = {tensor: i for i, tensor in enumerate(graph.tensors)}
         lib, ffi = self.core.lib, self.core.ffi
         configs = enumerate(strategy[operator.name] for operator in graph.operators)
         array = Arrays()
@@ -151,7 +149,7 @@ class Plan:
         self.handle = ffi.gc(
             self.core.check(
                 lib.fl_plan_create(
-                    native_graph.handle,
+                    native_graph.to_native(array, graph, outputs, self.granularity, devices),
                     to_native(array, configs, devices),
                     optimizer_states,
                     clips,
@@ -160,6 +158,7 @@ class Plan:
             ),
             lib.fl_plan_destroy,
         )
+        self.facts = native_graph.facts_of(graph, arrays.facts)
         counts = self.core.items(arrays.elements, len(FIELDS))
         self.of_iteration = {
             field: Tensor(field, (n,)) for field, n in zip(FIELDS, counts, strict=True) if n
@@ -217,26 +216,6 @@ class Plan:
     def slots(self, requirement: Requirement) -> int:
         """How many slots the stack has that a requirement of one of `STACKED_FIELDS` touches."""
         return STACKED_FIELDS[requirement.field](self, requirement.tensor)
-
-    def fused(self, memories: Sequence[int], runs: int = TRAINS) -> list[int]:
-        """Which launches the runtime fuses: one Legion task a device runs task k of each of a run.
-
-        Parameters
-        ----------
-        memories
-            A number for each device: equal ones share a memory.
-        runs
-            The kind of run (see `Launch.runs`).
-
-        Returns
-        -------
-        list of int
-            For each launch the number of its run; -1 if that kind of run does not issue it.
-        """
-        numbers = self.core.ffi.new("int32_t[]", max(len(self.launches), 1))
-        lib = self.core.lib
-        self.core.check(lib.fl_plan_fused(self.handle, runs, len(memories), memories, numbers))
-        return list(numbers)[: len(self.launches)]
 
     def bytes_on(self, device: str) -> int:
         """Bytes that the device needs if it has a memory of its own."""

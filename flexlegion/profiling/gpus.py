@@ -124,8 +124,9 @@ def running_gpus() -> Gpus:
         return Gpus({}, {})
     most = max(Counter(machine.owners[i] for i in gpus).values())
     mine = [i for i in gpus if machine.owners[i] == machine.rank]
-    texts = [json.dumps(asdict(_described(i))).encode().ljust(_TEXT_BYTES) for i in mine]
-    ways = [_peer_class(a, b) for a, b in permutations(mine, 2)]
+    described = {i: _described(i, len(machine.owners)) for i in mine}
+    texts = [json.dumps(asdict(gpu)).encode().ljust(_TEXT_BYTES) for gpu, _ in described.values()]
+    ways = [min(255, described[a][1][b]) for a, b in permutations(mine, 2)]
     parts = all_gather(b"".join(texts).ljust(most * _TEXT_BYTES) + bytes(ways).ljust(most * most))
     found: dict[int, Gpu] = {}
     peers: dict[tuple[int, int], int] = {}
@@ -139,12 +140,13 @@ def running_gpus() -> Gpus:
     return Gpus(found, peers)
 
 
-def _described(device: int) -> Gpu:
+def _described(device: int, devices: int) -> tuple[Gpu, list[int]]:
+    """What a GPU is, and the class of its way to each of so many devices."""
     rt = native.rt()
-    out = rt.ffi.new("fl_gpu *")
-    rt.check(rt.lib.fl_rt_gpu(device, out))
+    out, ways = rt.ffi.new("fl_gpu *"), rt.ffi.new("int32_t[]", devices)
+    rt.check(rt.lib.fl_rt_gpu(device, out, ways))
     name, software = (rt.ffi.string(text).decode() for text in (out.name, out.software))
-    return Gpu(
+    gpu = Gpu(
         name,
         f"{software}, driver {driver()}",
         out.major,
@@ -154,11 +156,7 @@ def _described(device: int) -> Gpu:
         out.memory_clock_khz,
         out.memory_bus_bits,
     )
-
-
-def _peer_class(source: int, destination: int) -> int:
-    rt = native.rt()
-    return min(255, int(rt.check(rt.lib.fl_rt_peer_class(source, destination))))
+    return gpu, list(ways)
 
 
 def library_of(device: int, precision: str = DEFAULT) -> str:

@@ -19,7 +19,7 @@ def check_stored(storage: str, devices: Iterable[str]) -> None:
     on_cpus = any(name.startswith("cpu:") for name in devices)
     if storage != "bf16":
         return
-    if on_cpus and not native.rt().lib.fl_rt_has_bfloat16():
+    if on_cpus and not native.running().has_bfloat16:
         raise UserError(
             f"storage {storage} needs CPU processors with AVX512-BF16 or AMX instructions, which "
             "this machine's lack"

@@ -8,13 +8,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
-from typing import Any
 
 from flexlegion.bindings import native
 from flexlegion.cost.model import Linear
 from flexlegion.cost.records import Sample
 from flexlegion.objective.optimizers import SGD, Optimizer
 from flexlegion.objective.precision import DEFAULT
+from flexlegion.plan.native_optimizer import to_native
 from flexlegion.plan.plan import Plan
 
 
@@ -107,48 +107,31 @@ def time_task(
     UserError
         If the memory is too small.
     """
-    rt = native.rt()
-    optimizer = optimizer or SGD()
-    attributes = optimizer.attributes()
     array = native.Arrays()
-    return _task_times(
-        repeats,
-        lambda times, alone: rt.lib.fl_rt_measure_task(
-            plan.handle,
-            optimizer.type.encode(),
-            len(attributes),
-            array.texts(attributes),
-            array.texts(attributes.values()),
-            launch,
-            part,
-            bound,
-            native.enumeration("fl_precision")[precision],
-            _native_repeats(repeats),
-            times,
-            alone,
-        ),
+    return _times(
+        native.rt().lib.fl_rt_measure_task,
+        plan.handle,
+        to_native(array, optimizer or SGD()),
+        launch,
+        part,
+        bound,
+        native.enumeration("fl_precision")[precision],
+        _native_repeats(repeats),
     )
 
 
 def time_sum(device: int, slots: int, elements: int, repeats: Repeats = REPEATS) -> TaskTimes:
     """Time the sum of `slots` partial gradients of `elements` float32 on a device."""
-    lib = native.rt().lib
-    repeated = _native_repeats(repeats)
-    return _task_times(
-        repeats,
-        lambda times, alone: lib.fl_rt_measure_sum(device, slots, elements, repeated, times, alone),
-    )
+    measure = native.rt().lib.fl_rt_measure_sum
+    return _times(measure, device, slots, elements, _native_repeats(repeats))
 
 
-def _task_times(repeats: Repeats, measure: Callable[[Any, Any], int]) -> TaskTimes:
-    """What a native measurement finds, which gets room for times and for how many are alone."""
+def _times(measure: Callable[..., int], *arguments: object) -> TaskTimes:
+    """What a native measurement finds."""
     rt = native.rt()
-    times = rt.ffi.new("int64_t[]", 2 * max(repeats.most, repeats.least))
-    alone = rt.ffi.new("int32_t *")
-    count = rt.check(measure(times, alone))
-    runs = [int(t) for t in times[0:count]]
-    together = count - int(alone[0])
-    return TaskTimes(runs[:together], runs[together:])
+    its = rt.ffi.new("fl_times *")
+    rt.check(measure(*arguments, its))
+    return TaskTimes(rt.items(its.times, its.n), rt.items(its.alone, its.n_alone))
 
 
 def round_trips(
@@ -163,21 +146,14 @@ def round_trips(
     Within one memory, nothing is copied: what the two tasks take that make the trip. Meanwhile as
     much travels on the `others`' ways, from the first device of each to the second and back.
     """
-    rt = native.rt()
     starts, ends = zip((source, destination), *others, strict=True)
-    times = rt.ffi.new("int64_t[]", trips)
-    count = rt.check(
-        rt.lib.fl_rt_measure_round_trips(len(starts), starts, ends, size, trips, times)
-    )
-    return [int(t) for t in times[0:count]]
+    measure = native.rt().lib.fl_rt_measure_round_trips
+    return _times(measure, len(starts), starts, ends, size, trips).together
 
 
 def clock_offset(here: int, there: int, trips: int = 64) -> int:
     """What the clock of the rank of device `there` is ahead of that of `here` (ns)."""
-    rt = native.rt()
-    times = rt.ffi.new("int64_t[]", 3 * trips)
-    count = rt.check(rt.lib.fl_rt_measure_clocks(here, there, trips, times))
-    numbers = [int(t) for t in times[0:count]]
+    numbers = _times(native.rt().lib.fl_rt_measure_clocks, here, there, trips).together
     return offset_of(list(zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)))
 
 

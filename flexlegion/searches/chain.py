@@ -103,6 +103,28 @@ class ChainState:
     tasks_played: int
 
 
+@dataclass(frozen=True)
+class Branches:
+    """How far branch and bound came.
+
+    Parameters
+    ----------
+    complete
+        Whether the chain's best strategy is the optimum.
+    root_bound
+        What any strategy takes at least, as known before the search (ns).
+    nodes
+        How many strategies were bounded, partial ones included.
+    simulated
+        How many strategies were simulated.
+    """
+
+    complete: bool
+    root_bound: int
+    nodes: int
+    simulated: int
+
+
 def prepare_candidates(
     problem: Problem, splits_of: SplitsOf | None = None, parts: bool = False
 ) -> int:
@@ -210,6 +232,19 @@ class Chain:
         return bool(
             self._core.check(lib.fl_chain_descend(self._handle, seconds, tied, part, parts))
         )
+
+    def exhaust(self, seconds: float) -> Branches:
+        """Look for the optimum of all that the chain can propose, from its best strategy on.
+
+        Parameters
+        ----------
+        seconds
+            At most that many (0: however long it takes); the next call goes on from there.
+        """
+        branches = self._core.ffi.new("fl_branches *")
+        exhaust = self._core.lib.fl_chain_exhaust
+        complete = bool(self._core.check(exhaust(self._handle, seconds, branches)))
+        return Branches(complete, branches.root_bound, branches.nodes, branches.simulated)
 
     def adopt(self, strategy: ResolvedStrategy) -> None:
         """Continue from another strategy; its degrees have to be in the cost table."""

@@ -14,8 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from flexlegion.base.errors import UserError
-from flexlegion.bindings.native import Arrays
-from flexlegion.searches.chain import prepare_candidates
+from flexlegion.searches.chain import Chain, prepare_candidates
 from flexlegion.sim.problem import Problem
 from flexlegion.strategy.strategy import ResolvedStrategy
 
@@ -89,31 +88,23 @@ def exhaustive(
             f"{len(problem.devices)}"
         )
     prepare_candidates(problem)
-    problem.price(incumbent)
-    core = problem.core
-    lib, ffi = core.lib, core.ffi
-    array = Arrays()
-    handle = ffi.gc(
-        core.check(lib.fl_exhaustive_create(problem.handle, problem.to_native(array, incumbent))),
-        lib.fl_exhaustive_destroy,
-    )
-    state = ffi.new("fl_exhaustive_state *")
+    chain = Chain(problem, incumbent, seed=0)
     while True:
         left = SLICE_SECONDS
         if seconds is not None:
             left = min(left, begin + seconds - time.monotonic())
         # With less than no time left it returns at once; 0 would set no limit.
-        complete = bool(core.check(lib.fl_exhaustive_run(handle, max(left, NO_TIME), state)))
-        if complete or left <= 0:
+        branches = chain.exhaust(max(left, NO_TIME))
+        if branches.complete or left <= 0:
             break
         if progress is not None:
-            progress(int(state.nodes), int(state.best_time))
+            progress(branches.nodes, chain.state.best_time)
     return ExhaustiveResult(
-        problem.from_native(state.best, "optimum"),
-        int(state.best_time),
-        complete,
-        int(state.root_bound),
-        int(state.nodes),
-        int(state.simulated),
+        chain.best.with_origin("optimum", {}),
+        chain.state.best_time,
+        branches.complete,
+        branches.root_bound,
+        branches.nodes,
+        branches.simulated,
         time.monotonic() - begin,
     )

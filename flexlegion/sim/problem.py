@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from functools import cached_property
 from math import prod
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from flexlegion.base.errors import UserError
-from flexlegion.bindings.native import Arrays
+from flexlegion.bindings.native import Arrays, core
 from flexlegion.cost.model import (
     CostModel,
     Shapes,
@@ -20,12 +20,16 @@ from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.operator_type import DimKind
 from flexlegion.graph.tensor import STATE_BYTES, Tensor
 from flexlegion.machine.topology import Device, Topology
-from flexlegion.plan.native_graph import NativeGraph
+from flexlegion.plan import native_graph
 from flexlegion.plan.native_strategy import from_native, to_native
 from flexlegion.plan.passes import LINEAR_PASSES, TASK_PASSES
 from flexlegion.strategy.configuration import SPLIT, ParallelConfig, splits
 from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
 from flexlegion.strategy.strategy import ResolvedStrategy, Strategy
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 Degrees = tuple[int, ...]
 
@@ -42,14 +46,6 @@ MAX_CONTENTION = 100_000
 def thousandths(contention: float) -> int:
     """A contention as native code takes it."""
     return min(round(1000 * contention), MAX_CONTENTION)
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """An entry of the cost table: which model priced each kind of device's tasks."""
-
-    number: int
-    sources: tuple[frozenset[str], ...]
 
 
 # Of an operand that no program keeps; native code takes no more.
@@ -152,33 +148,34 @@ class Problem:
         self.granularity = granularity
         self.dimensions = frozenset(dimensions)
         self.space = space
-        self.native = NativeGraph(graph, outputs, granularity, topology.names)
-        self.facts = self.native.facts
-        self.core = self.native.core
+        self.core = core()
         self.devices = topology.names
         self.memories = topology.memories
         self.kinds = _kinds(topology.devices)
         self.operator_numbers = {op.name: i for i, op in enumerate(graph.operators)}
         lib, ffi = self.core.lib, self.core.ffi
         self._like = self._classes()
-        array = Arrays()
+        array, facts = Arrays(), ffi.new("fl_graph_facts *")
+        room = [] if space is None else [space.room(graph, topology)]
         self.handle = ffi.gc(
             self.core.check(
                 lib.fl_problem_create(
-                    self.native.handle,
+                    native_graph.to_native(array, graph, outputs, granularity, topology.names),
                     array("fl_machine", [self._machine(array)]),
                     self._like,
                     optimizer_states,
                     clips,
-                    space is not None,
+                    array("fl_space", room) if room else ffi.NULL,
+                    facts,
                 )
             ),
             lib.fl_problem_destroy,
         )
-        if space is not None:
-            self.core.check(lib.fl_problem_program(self.handle, *space.room(graph, topology)))
+        self.facts = native_graph.facts_of(graph, facts)
+        self._backward = {self.class_of(operator) for operator in self.facts.backward}
         self._placements: dict[Hashable, int] = {}  # numbered as they come
-        self._entries: dict[tuple[int, Degrees], _Entry] = {}
+        # Of each entry of the cost table, for each kind of device: which models priced its tasks.
+        self._sources: dict[tuple[int, Degrees], tuple[frozenset[str], ...]] = {}
 
     def splits(self, operator: Operator) -> list[Degrees]:
         """The degrees that searches choose from; see `flexlegion.strategy.configuration.splits`."""
@@ -198,12 +195,12 @@ class Problem:
     def prepare(self, operator: Operator, degrees: Degrees) -> None:
         """Have the cost table hold the times of an operator's tasks if it is split that way."""
         number = self._like[self.operator_numbers[operator.name]]
-        if (number, degrees) in self._entries:
+        if (number, degrees) in self._sources:
             return
         representative = self.graph.operators[number]
         ranks = [len(tensor.shape) for _, tensor, _ in representative.operands]
         tiles, times_each = representative.without_parts(degrees)
-        parts = self.native.parts(number, (*tiles, 1)[: len(degrees)])
+        parts = self.parts(number, (*tiles, 1)[: len(degrees)])
         shapes: dict[bytes, Shapes] = {}
         for part in parts:
             shapes.setdefault(
@@ -217,7 +214,7 @@ class Problem:
         contention: list[int] = []  # in the header's parts
         sources: list[set[str]] = [set() for _ in self.kinds]
         for pass_ in TASK_PASSES:
-            if pass_ == "backward" and representative not in self.facts.backward:
+            if pass_ == "backward" and number not in self._backward:
                 times += [1] * (len(keys) * len(self.kinds))  # of tasks that there are not
                 contention += [0] * (len(keys) * len(self.kinds))
                 continue
@@ -229,32 +226,55 @@ class Problem:
                 times += [min(cost[key].time_ns, MAX_TIME_NS) for key in keys]
                 contention += [thousandths(cost[key].contention) for key in keys]
                 sources[kind] |= {c.source for c in cost.values()}
-        entry = self.core.check(
-            self.core.lib.fl_problem_add_split(
-                self.handle,
-                number,
-                len(degrees),
-                list(degrees),
-                len(times),
-                times,
-                contention if any(contention) else self.core.ffi.NULL,
+        array = Arrays()
+        split = {
+            "op": number,
+            "n_degrees": len(degrees),
+            "degrees": array("int32_t", degrees),
+            "n_times": len(times),
+            "times": array("int64_t", times),
+            "n_operands": len(ranks),
+        }
+        if any(contention):
+            split["contention"] = array("int32_t", contention)
+        if self.space is not None:
+            its = self.space.kept(representative, degrees, self.optimizer_states)
+            if its is None:
+                its = [(_MOST_KEPT, None)] * len(ranks)
+            numbers = [self._placements.setdefault(at, len(self._placements)) for _, at in its]
+            split["kept"] = array("int64_t", [min(size, _MOST_KEPT) for size, _ in its])
+            split["placed"] = array("int32_t", numbers)
+        native = array("fl_split", [split])
+        self.core.check(self.core.lib.fl_problem_add_split(self.handle, native))
+        self._sources[number, degrees] = tuple(frozenset(s) for s in sources)
+
+    def parts(self, operator: int, degrees: Degrees) -> npt.NDArray[np.int64]:
+        """Extents of what each task touches of each operand, if an operator is split that way.
+
+        Parameters
+        ----------
+        operator
+            Its number.
+        degrees
+            One a dimension of its space.
+
+        Returns
+        -------
+        array
+            (task, operand, dimension); what is beyond an operand's rank is 0.
+        """
+        import numpy as np
+
+        lib, ffi = self.core.lib, self.core.ffi
+        operands = len(self.graph.operators[operator].operands)
+        extents = np.zeros((prod(degrees), operands, int(lib.FL_MAX_RANK)), np.int64)
+        pointer = ffi.cast("int64_t *", extents.ctypes.data)
+        self.core.check(
+            lib.fl_problem_parts(
+                self.handle, operator, len(degrees), list(degrees), extents.size, pointer
             )
         )
-        self._entries[number, degrees] = _Entry(entry, tuple(frozenset(s) for s in sources))
-        self._keep(representative, degrees, number, entry)
-
-    def _keep(self, operator: Operator, degrees: Degrees, number: int, entry: int) -> None:
-        """Have native code know what a program keeps of an operator that is split that way."""
-        if self.space is None:
-            return
-        its = self.space.kept(operator, degrees, self.optimizer_states)
-        if its is None:
-            its = [(_MOST_KEPT, None)] * len(operator.operands)
-        numbers = [self._placements.setdefault(at, len(self._placements)) for _, at in its]
-        sizes = [min(size, _MOST_KEPT) for size, _ in its]
-        self.core.check(
-            self.core.lib.fl_problem_keep(self.handle, number, entry, len(its), sizes, numbers)
-        )
+        return extents
 
     def price(self, strategy: ResolvedStrategy) -> None:
         """`prepare` every operator as a strategy splits it.
@@ -295,7 +315,7 @@ class Problem:
 
         Where some parts or passes were measured and others not, the weaker answer counts.
         """
-        its = self._entries[self.class_of(operator), degrees].sources[self.kind_of_device[device]]
+        its = self._sources[self.class_of(operator), degrees][self.kind_of_device[device]]
         return "analytic" if "analytic" in its else min(its)
 
     @cached_property
@@ -331,7 +351,6 @@ class Problem:
                 tuple((tensor.kind == "weight", access) for _, tensor, access in operator.operands),
                 tuple((w.shape, w.requires_gradient, w.state, w.table) for w in operator.weights),
                 wanted_gradients(operator),
-                operator in self.facts.backward,
             )
             like.append(first.setdefault(key, number))
         return like

@@ -142,6 +142,8 @@ class Simulation:
     ----------
     strategy
         What is held, the last accepted.
+    iteration_time_ns
+        Of the timeline.
     """
 
     def __init__(self, problem: Problem, strategy: ResolvedStrategy) -> None:
@@ -151,13 +153,16 @@ class Simulation:
         self._proposed: Mapping[str, ParallelConfig] = {}
         core = problem.core
         self._core = core
-        array = Arrays()
+        array, time = Arrays(), core.ffi.new("int64_t *")
         self._handle = core.ffi.gc(
             core.check(
-                core.lib.fl_simulator_create(problem.handle, problem.to_native(array, strategy))
+                core.lib.fl_simulator_create(
+                    problem.handle, problem.to_native(array, strategy), time
+                )
             ),
             core.lib.fl_simulator_destroy,
         )
+        self.iteration_time_ns = self._held_time = int(time[0])
 
     def propose(
         self,
@@ -186,7 +191,7 @@ class Simulation:
         problem = self.problem
         for name, config in configs.items():
             problem.prepare(problem.graph.operators[problem.operator_numbers[name]], config.degrees)
-        array = Arrays()
+        array, time = Arrays(), self._core.ffi.new("int64_t *", self._held_time)
         number = int(
             self._core.check(
                 lib.fl_simulator_propose(
@@ -194,64 +199,51 @@ class Simulation:
                     problem.to_native(array, configs),
                     ALGORITHMS.index(algorithm),
                     limit_ns,
+                    time,
                 )
             )
         )
-        verdict = VERDICTS[number]
-        self._proposed = configs if verdict == SIMULATED else {}
-        return verdict
+        self._proposed = configs if VERDICTS[number] == SIMULATED else {}
+        self.iteration_time_ns = int(time[0])
+        return VERDICTS[number]
 
     def accept(self) -> None:
         """Hold the proposal."""
         self._core.check(self._core.lib.fl_simulator_decide(self._handle, True))
         self.strategy = self.strategy.changed(self._proposed)
+        self._held_time = self.iteration_time_ns
         self._proposed = {}
 
     def reject(self) -> None:
         """Return to what was held before the proposal."""
         self._core.check(self._core.lib.fl_simulator_decide(self._handle, False))
+        self.iteration_time_ns = self._held_time
         self._proposed = {}
-
-    @property
-    def iteration_time_ns(self) -> int:
-        """Of the timeline."""
-        return int(self._summary().iteration_time)
 
     def timeline(self) -> Timeline:
         """All of it, copied."""
         import numpy as np
 
         core, problem = self._core, self.problem
-        summary = self._summary()
-        tasks = np.zeros(summary.tasks, layout("fl_task", pass_id="pass"))
-        pointer = core.ffi.cast("fl_task *", tasks.ctypes.data)
+        its = core.ffi.new("fl_timeline *")
+        core.check(core.lib.fl_simulator_timeline(self._handle, its))
+        row = layout("fl_task", pass_id="pass")
+        tasks = np.frombuffer(core.ffi.buffer(its.tasks, its.n_tasks * row.itemsize), row).copy()
         memories, places = problem.memories, [*problem.devices.names, *problem.topology.channels]
-        peak = core.ffi.new("int64_t[]", len(memories))
-        contents = core.ffi.new("int64_t[]", len(memories) * len(CONTENTS))
-        core.check(
-            core.lib.fl_simulator_timeline(
-                self._handle, len(tasks), pointer, len(memories), peak, contents
-            )
-        )
-        of_content = iter(contents)
+        of_content = iter(core.items(its.contents, len(memories) * len(CONTENTS)))
         return Timeline(
             problem,
             self.strategy.changed(self._proposed),
-            int(summary.iteration_time),
-            int(summary.bytes_moved),
-            int(summary.computation_time),
-            int(summary.crossings),
+            int(its.iteration_time),
+            int(its.bytes_moved),
+            int(its.computation_time),
+            int(its.crossings),
             tasks,
-            dict(zip(memories, peak, strict=True)),
-            dict(zip(memories, core.items(summary.allocated, len(memories)), strict=True)),
-            dict(zip(places, core.items(summary.load, len(places)), strict=True)),
+            dict(zip(memories, core.items(its.peak, len(memories)), strict=True)),
+            dict(zip(memories, core.items(its.allocated, len(memories)), strict=True)),
+            dict(zip(places, core.items(its.load, len(places)), strict=True)),
             {memory: dict(zip(CONTENTS, of_content, strict=False)) for memory in memories},
         )
-
-    def _summary(self) -> Any:
-        summary = self._core.ffi.new("fl_summary *")
-        self._core.check(self._core.lib.fl_simulator_summary(self._handle, summary))
-        return summary
 
 
 def full(problem: Problem, strategy: ResolvedStrategy) -> Timeline:

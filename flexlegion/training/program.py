@@ -21,6 +21,7 @@ from flexlegion.objective.optimizers import Optimizer
 from flexlegion.objective.precision import DEFAULT
 from flexlegion.ops.embedding import Embedding
 from flexlegion.ops.losses import LossOperator
+from flexlegion.plan.native_optimizer import to_native
 from flexlegion.plan.passes import FIELDS
 from flexlegion.plan.plan import Box, Plan
 from flexlegion.training.loss_scale import LossScale
@@ -112,19 +113,28 @@ class Program:
         self._last_scale = 1.0
         # Of each loss, of each staged sample: how many of its values count.
         self._staged = np.zeros((len(self._losses), 0), np.int64)
-        array, attributes = native.Arrays(), optimizer.attributes()
+        array, facts = native.Arrays(), self._rt.ffi.new("fl_program_facts *")
         self._handle = self._rt.check(
             self._rt.lib.fl_program_create(
                 plan.handle,
-                optimizer.type.encode(),
-                len(attributes),
-                array.texts(attributes),
-                array.texts(attributes.values()),
+                to_native(array, optimizer),
                 seed,
                 optimizer.clip_norm or 0.0,
                 native.enumeration("fl_precision")[precision],
+                facts,
             )
         )
+        owners = running_machine().owners
+        self._homes: dict[int, list[tuple[int, Box]]] = {}  # by the weight's number
+        for shard in self._rt.items(facts.shards, facts.n_shards):
+            rank = len(plan.graph.tensors[shard.weight].shape)
+            box = tuple(zip(shard.lo[0:rank], shard.hi[0:rank], strict=True))
+            home = self._homes.setdefault(shard.weight, [])
+            home.append((owners[shard.device], box))
+        self._issued = {
+            run: self._rt.items(getattr(facts, kind), len(plan.launches))
+            for kind, run in _RUNS.items()
+        }
 
     def close(self) -> None:
         """Wait for running work and give all regions back. The program cannot be used after."""
@@ -223,11 +233,9 @@ class Program:
 
     def stage(self, run: int, batch: Batch) -> None:
         """Bring the first batch of a series in."""
-        rows = np.ascontiguousarray(batch.rows, np.int64)
+        array = native.Arrays()
         self._rt.check(
-            self._rt.lib.fl_program_stage(
-                self._handle, run, len(batch.data), list(batch.data), len(rows), self._rows(rows)
-            )
+            self._rt.lib.fl_program_stage(self._handle, run, self._native_batch(array, batch))
         )
         self._staged = self._values_that_count(batch)
 
@@ -252,7 +260,7 @@ class Program:
         int
             A ticket for `metrics`.
         """
-        rows = np.ascontiguousarray(following.rows, np.int64)
+        array = native.Arrays()
         ticket = int(
             self._rt.check(
                 self._rt.lib.fl_program_step(
@@ -264,10 +272,7 @@ class Program:
                     self._label_shares(valid_samples),
                     lr,
                     0.0 if self.loss_scale is None else self.loss_scale.value,
-                    len(following.data),
-                    list(following.data),
-                    len(rows),
-                    self._rows(rows),
+                    self._native_batch(array, following),
                 )
             )
         )
@@ -357,19 +362,7 @@ class Program:
 
     def home(self, weight: Tensor) -> list[tuple[int, Box]]:
         """Where a weight is kept between iterations: the rank and the bounds of each shard."""
-        number, lib, ffi = self._number(weight), self._rt.lib, self._rt.ffi
-        count = self._rt.check(lib.fl_program_home(self._handle, number, 0, ffi.NULL, ffi.NULL))
-        rank = len(weight.shape)
-        devices, bounds = ffi.new("int32_t[]", count), ffi.new("int64_t[]", count * 2 * rank)
-        self._rt.check(lib.fl_program_home(self._handle, number, count, devices, bounds))
-        flat = list(bounds)
-        starts = range(0, 2 * rank * count, 2 * rank)
-        boxes = [
-            tuple(zip(flat[i : i + rank], flat[i + rank : i + 2 * rank], strict=True))
-            for i in starts
-        ]
-        owners = running_machine().owners
-        return [(owners[d], box) for d, box in zip(devices, boxes, strict=True)]
+        return self._homes[self._number(weight)]
 
     def updates(self, weight: Tensor) -> bool:
         """Whether training updates a weight, and so keeps the optimizer's states of it."""
@@ -396,26 +389,11 @@ class Program:
 
     def issued(self, run: int) -> list[list[int]]:
         """The plan's launches as an iteration issues them; those that run as one are together."""
-        count = len(self.plan.launches)
-        out = self._rt.ffi.new("int32_t[]", count)
-        self._rt.check(self._rt.lib.fl_program_issued(self._handle, run, count, out))
         together: dict[int, list[int]] = {}
-        for launch, number in enumerate(out):
+        for launch, number in enumerate(self._issued[run]):
             if number >= 0:
                 together.setdefault(number, []).append(launch)
         return [together[number] for number in sorted(together)]
-
-    def last(self, launch: int) -> list[tuple[str, int] | None]:
-        """For each task of the plan's launch: where it last ran, and the ns that it took.
-
-        None: it did not run on this rank.
-        """
-        tasks = len(self.plan.launches[launch].devices)
-        ffi, names = self._rt.ffi, self.plan.devices.names
-        devices, times = ffi.new("int32_t[]", tasks), ffi.new("int64_t[]", tasks)
-        self._rt.check(self._rt.lib.fl_program_last(self._handle, launch, devices, times))
-        last = zip(devices, times, strict=True)
-        return [(names[device], time) if device >= 0 else None for device, time in last]
 
     def record(self, on: bool) -> npt.NDArray[Any]:
         """Whether to note from now on when tasks run; returns what this rank noted before. Waits.
@@ -462,5 +440,8 @@ class Program:
     def _pointer(self, array: Array) -> Any:
         return self._rt.ffi.cast("void *", array.ctypes.data)
 
-    def _rows(self, rows: Array) -> Any:
-        return self._rt.ffi.cast("int64_t *", rows.ctypes.data)
+    def _native_batch(self, array: native.Arrays, batch: Batch) -> Any:
+        """The header's ``fl_batch``."""
+        rows = array.of_numpy("int64_t", batch.rows)
+        data = array("int32_t", batch.data)
+        return array("fl_batch", [(len(batch.data), len(batch.rows), data, rows)])

@@ -67,8 +67,14 @@ typedef struct {
 } fl_vocabulary;
 void fl_vocabulary_of(fl_vocabulary *out);
 
-/* The operator graph. Tensors and operators are numbered in the order of their arrays. */
-typedef struct fl_graph fl_graph;
+/* Of an operator, or of an optimizer: numbers and words, as text. */
+typedef struct {
+  int32_t n;
+  const char *const *names, *const *values;
+} fl_attributes;
+
+/* The operator graph. Tensors and operators are numbered in the order of their arrays. It is the
+ * caller's; who is given it copies what is needed. */
 typedef struct {
   const char *name;
   int32_t data_type, kind, needs_gradient, rank;
@@ -94,11 +100,11 @@ typedef struct {
  * extents `reductions`. */
 typedef struct {
   const char *name, *type;
-  int32_t is_loss, n_dims, n_reductions, n_attributes, n_operands;
+  int32_t is_loss, n_dims, n_reductions, n_operands;
   const int32_t *dim_kinds;
   const int64_t *reductions;
-  const char *const *attribute_names, *const *attribute_values;
   const fl_operand *operands;
+  fl_attributes attributes;
 } fl_operator;
 typedef struct {
   int64_t shard_bytes;    /* weights are not cut into smaller shards, however many devices replicate
@@ -109,8 +115,8 @@ typedef struct {
   const fl_tensor *tensors;
   const fl_operator *operators;
   const int32_t *outputs; /* the tensors to predict */
-} fl_graph_contents;
-/* What follows from a graph; until it is destroyed. */
+} fl_graph;
+/* What follows from a graph; as long as the plan or the problem is there that was made of it. */
 typedef struct {
   const int32_t *runs;     /* of each operator: in which runs it takes part */
   const uint8_t *backward; /* of each operator: whether training runs it backward */
@@ -119,8 +125,6 @@ typedef struct {
   const int32_t *owner;    /* of each tensor: the operator whose update launch covers it, or -1 */
   int32_t scales;          /* whether gradients are scaled, for float16 to hold them */
 } fl_graph_facts;
-fl_graph *fl_graph_create(const fl_graph_contents *contents, fl_graph_facts *out);
-void fl_graph_destroy(fl_graph *graph);
 
 /* The configuration of an operator: a degree for each dimension of its space, and a device for each
  * task; and whether the gradients of its weights are summed inside nodes first. */
@@ -159,19 +163,17 @@ typedef struct {
   const int32_t *node_sums;      /* of each tensor: the nodes that sum its gradient first; or 0 */
   const int32_t *elements;       /* of each field: if it is the iteration's, its elements, of which
                                     each task that writes it has one */
+  fl_graph_facts facts;
 } fl_plan_arrays;
 /* The plan of a graph under a strategy. The optimizer keeps that many states of each
  * weight, and clips the gradients by their norm, or does not. */
 fl_plan *fl_plan_create(const fl_graph *graph, const fl_strategy *strategy, int optimizer_states,
                         int clips, fl_plan_arrays *out);
 void fl_plan_destroy(fl_plan *plan);
-/* Which launches the runtime fuses, one Legion task running task k of each, in the kinds of `runs`:
- * for each launch the number of its run, or -1 if it takes part in no run. */
-int fl_plan_fused(const fl_plan *plan, unsigned runs, int n_devices, const int32_t *memory_of,
-                  int32_t *run);
 /* Fails, and says why, unless the plan keeps to the invariants of all plans (native/plan/verify.h).
  * There are that many devices. */
 int fl_plan_verify(const fl_plan *plan, int n_devices);
+/* The bytes that a device needs if it has a memory of its own. */
 int64_t fl_plan_bytes_on_device(const fl_plan *plan, int device);
 
 /* What a simulation is about: a graph, a machine, and what tasks cost there. Times are in
@@ -179,7 +181,7 @@ int64_t fl_plan_bytes_on_device(const fl_plan *plan, int device);
 typedef struct fl_problem fl_problem;
 typedef struct {
   int64_t overhead, bytes_per_second;
-  int32_t contention; /* see fl_problem_add_split */
+  int32_t contention; /* as in fl_split */
 } fl_linear;          /* a time that grows with the bytes */
 typedef struct {
   int64_t iteration, launch, task; /* the utility processor's work for each */
@@ -208,31 +210,40 @@ typedef struct {
   int32_t n_routes;             /* the sum of the lengths */
   const int32_t *routes;        /* the links of all routes, one after the other */
 } fl_machine;
+/* What searches choose from where an operator's tasks are on the first devices, in order, as
+ * programs for one mesh of devices have them. What fits is judged by what such a program keeps on
+ * each device, in bytes. */
+typedef struct {
+  int64_t capacity;
+  int64_t always; /* what is kept whatever the strategy; the rest: `kept` in fl_split */
+} fl_space;
 /* `class_of`: for each operator, the first that differs from it in names and tensors alone, such as
- * another step of an unrolled layer; they share their cost table. `in_order`: searches put an
- * operator's tasks on the first devices, in order, as programs for one mesh of devices do. */
+ * another step of an unrolled layer; they share their cost table. `space`: NULL if searches may put
+ * tasks anywhere. */
 fl_problem *fl_problem_create(const fl_graph *graph, const fl_machine *machine,
                               const int32_t *class_of, int optimizer_states, int clips,
-                              int in_order);
+                              const fl_space *space, fl_graph_facts *out);
 void fl_problem_destroy(fl_problem *problem);
-/* Adds an entry to the cost table: for each kind of device, each task's forward time, then for each
- * kind each task's backward time. Times are those beside idle neighbours, which are the devices of
- * the same memory; `contention`, unless it is NULL, tells how much longer each task takes beside
- * busy ones, in thousandths. Returns the entry's number; one that exists keeps its times. */
-int fl_problem_add_split(fl_problem *problem, int op, int n_degrees, const int32_t *degrees,
-                         int n_times, const int64_t *times, const int32_t *contention);
-/* Has what fits be judged by what an exported program keeps on each device: these bytes of any
- * strategy, and of each entry of the cost table what fl_problem_keep says. Comes before any entry.
- */
-int fl_problem_program(fl_problem *problem, int64_t capacity, int64_t always);
-/* Of an operator's entry of the cost table, for each operand: the bytes that are kept of it, and a
- * number for how it lies on the devices, which equal ones have in common. */
-int fl_problem_keep(fl_problem *problem, int op, int entry, int n_operands, const int64_t *bytes,
-                    const int32_t *placed);
 /* The extents of what each task touches of each operand: tasks x operands x FL_MAX_RANK. */
 enum { FL_MAX_RANK = 5, FL_MAX_SPACE = 6 }; /* dimensions of a tensor, and of a space */
-int fl_graph_parts(const fl_graph *graph, int op, int n_degrees, const int32_t *degrees, int n_out,
-                   int64_t *extents);
+int fl_problem_parts(const fl_problem *problem, int op, int n_degrees, const int32_t *degrees,
+                     int n_out, int64_t *extents);
+/* An entry of the cost table: an operator that is split in one way. */
+typedef struct {
+  int32_t op, n_degrees, n_times, n_operands;
+  const int32_t *degrees;
+  /* For each kind of device, each task's forward time beside idle neighbours, which are the devices
+   * of the same memory; then so its backward times. */
+  const int64_t *times;
+  const int32_t
+      *contention; /* how much longer each takes beside busy ones, in thousandths; or NULL */
+  /* In a problem with a space, of each operand: the bytes that a program keeps, and a number for
+   * how it lies on the devices, which equal ones have in common. Otherwise NULL. */
+  const int64_t *kept;
+  const int32_t *placed;
+} fl_split;
+/* Adds an entry; one that exists keeps its times. Returns its number. */
+int fl_problem_add_split(fl_problem *problem, const fl_split *split);
 
 /* The simulator: a strategy and its timeline. The problem has to live as long. */
 typedef struct fl_simulator fl_simulator;
@@ -252,12 +263,15 @@ typedef enum {
   FL_OUT_OF_MEMORY,
   FL_TOO_FINE
 } fl_verdict; /* on a proposal */
-fl_simulator *fl_simulator_create(const fl_problem *problem, const fl_strategy *strategy);
+/* Simulates a strategy in full, and tells its iteration time. */
+fl_simulator *fl_simulator_create(const fl_problem *problem, const fl_strategy *strategy,
+                                  int64_t *iteration_time);
 void fl_simulator_destroy(fl_simulator *simulator);
-/* Tries other configurations of some operators; `limit` 0: none. Returns a verdict. Then decide
- * whether to accept it or return to what was held. */
+/* Tries other configurations of some operators; `limit` 0: none. Returns a verdict, and tells the
+ * iteration time of a proposal that was simulated. Then decide whether to accept it or return to
+ * what was held. */
 int fl_simulator_propose(fl_simulator *simulator, const fl_strategy *changes, int algorithm,
-                         int64_t limit);
+                         int64_t limit, int64_t *iteration_time);
 int fl_simulator_decide(fl_simulator *simulator, int accept);
 typedef struct {
   int32_t device;               /* from n_devices on: links */
@@ -272,16 +286,6 @@ typedef struct {
   int64_t bytes, exe_time, ready_time, start_time, end_time;
   int64_t contention_time, runtime_time; /* what busy neighbours and the runtime took on top */
 } fl_task;
-typedef struct {
-  int64_t iteration_time; /* the latest end, or a utility processor's work if that takes longer */
-  int64_t bytes_moved, computation_time, tasks;
-  int64_t crossings; /* dependencies between tasks of two devices that share a memory */
-  int64_t longest_path, heaviest_load; /* lower bounds of the strategy's iteration time */
-  /* Until the simulator is called again: */
-  const int64_t *load;      /* of each device and link, the time that it is busy */
-  const int64_t *allocated; /* of each memory, the bytes if nothing is given back */
-} fl_summary;
-int fl_simulator_summary(fl_simulator *simulator, fl_summary *out);
 typedef enum {
   FL_CONTENT_BATCH,
   FL_CONTENT_ACTIVATIONS,
@@ -290,10 +294,19 @@ typedef enum {
   FL_CONTENT_WEIGHT_GRADIENTS,
   FL_CONTENT_OPTIMIZER_STATES
 } fl_content;
-/* All tasks; of each memory the most bytes at one time; and of each content, what is allocated for
- * it. */
-int fl_simulator_timeline(const fl_simulator *simulator, int n_tasks, fl_task *tasks, int memories,
-                          int64_t *peak, int64_t *contents);
+/* Of what is held, or of a proposal that was simulated; until the simulator is called again. */
+typedef struct {
+  int64_t iteration_time; /* the latest end, or a utility processor's work if that takes longer */
+  int64_t bytes_moved, computation_time;
+  int64_t crossings; /* dependencies between tasks of two devices that share a memory */
+  int32_t n_tasks;
+  const fl_task *tasks;
+  const int64_t *load;      /* of each device and link, the time that it is busy */
+  const int64_t *allocated; /* of each memory, the bytes if nothing is given back */
+  const int64_t *contents;  /* of each memory, of each content: its share of these */
+  const int64_t *peak;      /* of each memory, the most bytes at one time */
+} fl_timeline;
+int fl_simulator_timeline(fl_simulator *simulator, fl_timeline *out);
 
 /* The search: a chain of strategies. The problem has to live as long, and its cost table
  * must not change: every entry in it that fits the machine is a candidate. */
@@ -323,6 +336,14 @@ int fl_chain_run(fl_chain *chain, int64_t proposals, double seconds,
  * numbered `part` on: several chains can share the work. */
 int fl_chain_descend(fl_chain *chain, double seconds, int tied, int part, int parts);
 int fl_chain_adopt(fl_chain *chain, const fl_strategy *strategy);
+typedef struct {
+  int64_t root_bound;       /* ns, which no strategy falls below */
+  int64_t nodes, simulated; /* strategies bounded, partial ones too; simulated */
+} fl_branches;
+/* Looks for the optimum over all strategies that a chain can propose, by branch and bound from its
+ * best one; on at most eight devices. Returns 1 when the best is the optimum, 0 when the seconds
+ * (0: any number) were over; the next call goes on from there. */
+int fl_chain_exhaust(fl_chain *chain, double seconds, fl_branches *out);
 
 /* Summed costs (OptCNN), in ns, of operators split over the first devices. `degrees`: tuple after
  * tuple. A transfer's: what `reader` takes by that operand, forward and back, [writers x readers].
@@ -332,19 +353,6 @@ int fl_summed_operator_costs(const fl_problem *problem, int op, int count, const
 int fl_summed_transfer_costs(const fl_problem *problem, int writer, int writers,
                              const int32_t *writer_degrees, int reader, int operand, int readers,
                              const int32_t *reader_degrees, int64_t *costs);
-
-/* The optimum over all strategies that a chain can propose, by branch and bound; at most eight
- * devices. The problem has to live as long. */
-typedef struct fl_exhaustive fl_exhaustive;
-typedef struct {
-  int64_t best_time, root_bound; /* ns; best_time -1: nothing fits into memory */
-  int64_t nodes, simulated;      /* strategies bounded, partial ones too; simulated */
-  fl_strategy best;              /* until the search goes on, or is destroyed */
-} fl_exhaustive_state;
-fl_exhaustive *fl_exhaustive_create(const fl_problem *problem, const fl_strategy *incumbent);
-void fl_exhaustive_destroy(fl_exhaustive *search);
-/* Goes on for at most that many seconds (0: no limit); returns 1 when the best is the optimum. */
-int fl_exhaustive_run(fl_exhaustive *search, double seconds, fl_exhaustive_state *out);
 
 /* cdef end */
 

@@ -4,7 +4,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "plan/fusion.h"
 #include "plan/handles.h"
 #include "plan/verify.h"
 #include "support/error.h"
@@ -137,9 +136,7 @@ fl::Operator operator_of(const fl::Graph& graph, const fl_operator& its) {
     throw std::invalid_argument("operator '" + op.name + "' reduces an extent of " +
                                 std::to_string(extent));
   }
-  for (int a = 0; a < its.n_attributes; ++a) {
-    op.attributes.emplace_back(its.attribute_names[a], its.attribute_values[a]);
-  }
+  op.attributes = fl::attributes_of(its.attributes);
   for (int i = 0; i < its.n_operands; ++i) {
     op.operands.push_back(operand_of(graph, op, its.operands[i]));
   }
@@ -183,45 +180,46 @@ void fl_vocabulary_of(fl_vocabulary* out) {
           names.passes.data(), names.fields.data(), names.roles.data()};
 }
 
-fl_graph* fl_graph_create(const fl_graph_contents* its, fl_graph_facts* out) {
-  return fl::guarded(static_cast<fl_graph*>(nullptr), [&] {
-    if (its->shard_bytes < 0) {
-      throw std::invalid_argument("a shard cannot have less than no bytes");
-    }
-    if (its->fused_launches < 0) {
-      throw std::invalid_argument("less than no launches cannot be fused");
-    }
-    auto handle = std::make_unique<fl_graph>();
-    fl::Graph& graph = handle->graph;
-    graph.shard_bytes = its->shard_bytes;
-    check_constant(its->n_devices, kMaxDevice, "number of devices");
-    for (const std::int32_t* node = its->node_of; node != its->node_of + its->n_devices; ++node) {
-      check_constant(*node, kMaxDevice, "node");
-      graph.node_of.push_back(*node);
-    }
-    if (its->fused_launches > 0) graph.fused_launches = its->fused_launches;
-    for (int t = 0; t < its->n_tensors; ++t) graph.tensors.push_back(tensor_of(its->tensors[t]));
-    for (int op = 0; op < its->n_operators; ++op) {
-      graph.operators.push_back(operator_of(graph, its->operators[op]));
-    }
-    fl::check_graph(graph);
-    for (int i = 0; i < its->n_outputs; ++i) {
-      handle->outputs.emplace_back(its->outputs[i]);
-      at(graph.tensors, handle->outputs.back(), "tensor");
-    }
-    const fl::GraphFacts& facts = handle->facts = fl::facts_of(graph, handle->outputs);
-    handle->runs.assign(facts.runs.begin(), facts.runs.end());
-    handle->backward.assign(facts.backward.begin(), facts.backward.end());
-    handle->gradient.assign(facts.differentiable.begin(), facts.differentiable.end());
-    handle->table = numbers(facts.table);
-    handle->owner = numbers(facts.owner);
-    *out = {handle->runs.data(),     handle->backward.data(), handle->table.data(),
-            handle->gradient.data(), handle->owner.data(),    facts.optimizer.scales ? 1 : 0};
-    return handle.release();
-  });
+// Numbers and words, as kernels take them.
+fl::AttributeList fl::attributes_of(const fl_attributes& its) {
+  AttributeList attributes;
+  for (int i = 0; i < its.n; ++i) attributes.emplace_back(its.names[i], its.values[i]);
+  return attributes;
 }
 
-void fl_graph_destroy(fl_graph* graph) { delete graph; }
+fl::WantedGraph::WantedGraph(const fl_graph& its) {
+  if (its.shard_bytes < 0) throw std::invalid_argument("a shard cannot have less than no bytes");
+  if (its.fused_launches < 0) throw std::invalid_argument("less than no launches cannot be fused");
+  graph.shard_bytes = its.shard_bytes;
+  check_constant(its.n_devices, kMaxDevice, "number of devices");
+  for (const std::int32_t* node = its.node_of; node != its.node_of + its.n_devices; ++node) {
+    check_constant(*node, kMaxDevice, "node");
+    graph.node_of.push_back(*node);
+  }
+  if (its.fused_launches > 0) graph.fused_launches = its.fused_launches;
+  for (int t = 0; t < its.n_tensors; ++t) graph.tensors.push_back(tensor_of(its.tensors[t]));
+  for (int op = 0; op < its.n_operators; ++op) {
+    graph.operators.push_back(operator_of(graph, its.operators[op]));
+  }
+  check_graph(graph);
+  for (int i = 0; i < its.n_outputs; ++i) {
+    outputs.emplace_back(its.outputs[i]);
+    at(graph.tensors, outputs.back(), "tensor");
+  }
+}
+
+fl::FactsArrays::FactsArrays(const GraphFacts& facts)
+    : runs_(facts.runs.begin(), facts.runs.end()),
+      table_(numbers(facts.table)),
+      owner_(numbers(facts.owner)),
+      backward_(facts.backward.begin(), facts.backward.end()),
+      gradient_(facts.differentiable.begin(), facts.differentiable.end()),
+      scales_(facts.optimizer.scales) {}
+
+fl_graph_facts fl::FactsArrays::view() const {
+  return {runs_.data(),     backward_.data(), table_.data(),
+          gradient_.data(), owner_.data(),    scales_ ? 1 : 0};
+}
 
 std::map<fl::OpId, fl::ParallelConfig> fl::configs_of(const fl_strategy& strategy) {
   std::map<OpId, ParallelConfig> configs;
@@ -248,7 +246,7 @@ fl::StrategyArrays::StrategyArrays(Strategy strategy) : strategy_(std::move(stra
   }
 }
 
-fl::PlanArrays::PlanArrays(const fl::Plan& plan) {
+fl::PlanArrays::PlanArrays(const fl::Plan& plan, const GraphFacts& its) : facts(its) {
   for (const fl::Launch& l : plan.launches) {
     launches.push_back({l.op.value, static_cast<int32_t>(l.pass), static_cast<int32_t>(l.runs),
                         l.tasks(), static_cast<int32_t>(l.requirements.size())});
@@ -274,17 +272,19 @@ fl::PlanArrays::PlanArrays(const fl::Plan& plan) {
 fl_plan* fl_plan_create(const fl_graph* graph, const fl_strategy* strategy, int optimizer_states,
                         int clips, fl_plan_arrays* out) {
   return fl::guarded(static_cast<fl_plan*>(nullptr), [&] {
+    const fl::WantedGraph wanted(*graph);
     auto plan = std::make_unique<fl_plan>();
-    plan->graph = graph->graph;
+    plan->graph = wanted.graph;
     check_constant(optimizer_states, fl::kMaxStates, "number of optimizer states");
     for (const auto& [op, config] : fl::configs_of(*strategy)) {
       at(plan->graph.operators, op, "operator");
       for (int device : config.devices) check_constant(device, kMaxDevice, "device");
       plan->strategy.push_back(config);
     }
-    plan->plan =
-        fl::make_plan(plan->graph, plan->strategy, graph->outputs, {optimizer_states, clips != 0});
-    plan->arrays = std::make_shared<fl::PlanArrays>(plan->plan);
+    const fl::Optimizer optimizer{optimizer_states, clips != 0};
+    plan->plan = fl::make_plan(plan->graph, plan->strategy, wanted.outputs, optimizer);
+    plan->arrays = std::make_shared<fl::PlanArrays>(
+        plan->plan, fl::facts_of(plan->graph, wanted.outputs, optimizer));
     const fl::PlanArrays& all = *plan->arrays;
     *out = {static_cast<int32_t>(all.launches.size()),
             static_cast<int32_t>(all.requirements.size()),
@@ -300,26 +300,13 @@ fl_plan* fl_plan_create(const fl_graph* graph, const fl_strategy* strategy, int 
             all.gradient_slots.data(),
             all.value_slots.data(),
             all.node_sums.data(),
-            plan->plan.elements.data()};
+            plan->plan.elements.data(),
+            all.facts.view()};
     return plan.release();
   });
 }
 
 void fl_plan_destroy(fl_plan* plan) { delete plan; }
-
-int fl_plan_fused(const fl_plan* plan, unsigned runs, int n_devices, const int32_t* memory_of,
-                  int32_t* run) {
-  return fl::guarded(-1, [&] {
-    for (const fl::Launch& launch : plan->plan.launches) {
-      for (int device : launch.devices) check_constant(device, n_devices - 1, "device");
-    }
-    const auto numbers =
-        fl::run_numbers(plan->graph, plan->plan, runs, {memory_of, memory_of + n_devices},
-                        plan->graph.fused_launches);
-    std::copy(numbers.begin(), numbers.end(), run);
-    return 0;
-  });
-}
 
 int fl_plan_verify(const fl_plan* plan, int n_devices) {
   return fl::guarded(-1, [&] {

@@ -19,16 +19,40 @@ constexpr bool same(int of_header, Enumeration ours) {
   return of_header == static_cast<int>(ours);
 }
 
+// The graph that a caller describes, and the tensors that prediction wants of it. Throws
+// std::invalid_argument for what no graph can have.
+struct WantedGraph {
+  explicit WantedGraph(const fl_graph& its);
+
+  Graph graph;
+  std::vector<TensorId> outputs;
+};
+
+// What fl_graph_facts points to.
+class FactsArrays {
+ public:
+  explicit FactsArrays(const GraphFacts& facts);
+  fl_graph_facts view() const;
+
+ private:
+  std::vector<std::int32_t> runs_, table_, owner_;
+  std::vector<std::uint8_t> backward_, gradient_;
+  bool scales_;
+};
+
 // What fl_plan_arrays points to.
 struct PlanArrays {
-  explicit PlanArrays(const Plan& plan);
+  PlanArrays(const Plan& plan, const GraphFacts& facts);
 
   std::vector<fl_launch> launches;
   std::vector<fl_requirement> requirements;
   std::vector<std::int32_t> devices, gradient_slots, value_slots, node_sums;
   std::vector<std::uint8_t> adds;
   std::vector<std::int64_t> bounds;
+  FactsArrays facts;
 };
+
+AttributeList attributes_of(const fl_attributes& its);
 
 // Throws std::invalid_argument for what no configuration can have.
 std::map<OpId, ParallelConfig> configs_of(const fl_strategy& strategy);
@@ -47,15 +71,6 @@ class StrategyArrays {
 };
 
 }  // namespace flexlegion
-
-struct fl_graph {
-  flexlegion::Graph graph;
-  std::vector<flexlegion::TensorId> outputs;
-  // What fl_graph_facts points to.
-  flexlegion::GraphFacts facts;
-  std::vector<std::int32_t> runs, table, owner;
-  std::vector<std::uint8_t> backward, gradient;
-};
 
 // A plan keeps the graph and the strategy that it was made from: the runtime needs all three.
 struct fl_plan {

@@ -29,7 +29,10 @@ namespace fl = flexlegion;
 // What Python holds: a program, and arrays that outlive the call which fills them.
 struct fl_program {
   fl::Program program;
-  std::vector<fl_record> records;  // what fl_records points to
+  std::vector<fl_record> records = {};  // what fl_records points to
+  // What fl_program_facts points to.
+  std::vector<fl_shard> shards = {};
+  std::vector<std::int32_t> trains = {}, evaluates = {}, predicts = {};
 };
 
 namespace {
@@ -46,11 +49,8 @@ static_assert(same(FL_FP32, fl::Precision::fp32) && same(FL_TF32, fl::Precision:
               same(FL_BF16, fl::Precision::bf16));
 
 // Which rows of which arrays make a batch.
-fl::Batch batch_of(int n_data, const int32_t* data, int n_rows, const int64_t* rows) {
-  fl::Batch batch;
-  batch.data.assign(data, data + n_data);
-  batch.rows.assign(rows, rows + n_rows);
-  return batch;
+fl::Batch batch_of(const fl_batch& its) {
+  return {{its.data, its.data + its.n_data}, {its.rows, its.rows + its.n_rows}};
 }
 
 // A tensor's field by its numbers; the enumerations of both sides agree (plan/api.cc).
@@ -67,12 +67,6 @@ int status(Body&& body) {
   });
 }
 
-fl::Attributes attributes_of(int count, const char* const* names, const char* const* values) {
-  fl::AttributeList attributes;
-  for (int i = 0; i < count; ++i) attributes.emplace_back(names[i], values[i]);
-  return fl::Attributes(attributes);
-}
-
 fl::Precision precision_of(int precision) {
   if (precision < FL_FP32 || precision > FL_BF16) {
     throw std::invalid_argument("no precision " + std::to_string(precision));
@@ -84,25 +78,14 @@ fl::Repeats repeats_of(const fl_repeats& repeats) {
   return {repeats.warmups, repeats.least, repeats.most, repeats.budget_ns, repeats.sweep_bytes};
 }
 
-// Copies measured times to the caller's array, which has room for as many as were asked for. The
-// number of times, or -1.
+// Measures, and keeps the times until the next measurement.
 template <typename Measure>
-int measured(int64_t* times, Measure&& measure) {
-  return fl::guarded(-1, [&] {
-    const fl::Times result = measure();
-    std::copy(result.begin(), result.end(), times);
-    return static_cast<int>(result.size());
-  });
-}
-
-// The same of a task's times, first those with neighbours.
-template <typename Measure>
-int measured_twice(int64_t* times, int32_t* alone, Measure&& measure) {
-  return measured(times, [&] {
-    fl::TaskTimes result = measure();
-    *alone = static_cast<int32_t>(result.alone.size());
-    result.together.insert(result.together.end(), result.alone.begin(), result.alone.end());
-    return result.together;
+int measured(fl_times* out, Measure&& measure) {
+  static fl::TaskTimes times;  // what fl_times points to
+  return status([&] {
+    times = measure();
+    *out = {static_cast<int32_t>(times.together.size()), static_cast<int32_t>(times.alone.size()),
+            times.together.data(), times.alone.data()};
   });
 }
 
@@ -144,16 +127,14 @@ int fl_rt_start(int n_threads, const int32_t* threads, int n_cores, const int32_
                                                       fl::arena_bytes(index)
                                                 : 0});
     }
-    *out = {machine.ranks(), machine.rank(), static_cast<int32_t>(devices.size()), devices.data(),
-            kernel_library()};
+    *out = {machine.ranks(), machine.rank(),   static_cast<int32_t>(devices.size()),
+            devices.data(),  kernel_library(), fl::has_bfloat16() ? 1 : 0};
   });
 }
 
-int fl_rt_has_bfloat16(void) { return fl::has_bfloat16() ? 1 : 0; }
-
 void fl_rt_leave(int status) { fl::end_all_ranks(status); }
 
-int fl_rt_gpu(int device, fl_gpu* out) {
+int fl_rt_gpu(int device, fl_gpu* out, int32_t* ways) {
   return status([&] {
     const fl::GpuFacts facts = fl::describe_gpu(device);
     *out = {{},
@@ -166,65 +147,62 @@ int fl_rt_gpu(int device, fl_gpu* out) {
             facts.memory_bus_bits};
     facts.name.copy(out->name, sizeof(out->name) - 1);
     facts.software.copy(out->software, sizeof(out->software) - 1);
+    const fl::MachineState& machine = fl::MachineState::get();
+    for (int other = 0; other < static_cast<int>(machine.devices().size()); ++other) {
+      const fl::Device& its = machine.devices()[static_cast<std::size_t>(other)];
+      const bool peer =
+          other != device && its.rank == machine.rank() && its.kind == fl::DeviceKind::gpu;
+      ways[other] = peer ? fl::peer_class(device, other) : 0;
+    }
   });
 }
 
-int fl_rt_peer_class(int from, int to) {
-  return fl::guarded(-1, [&] { return fl::peer_class(from, to); });
-}
-
-int64_t fl_rt_memory_in_use(int device) {
-  return fl::guarded(std::int64_t{-1}, [&] { return fl::memory_in_use(device); });
-}
-
-int fl_rt_count_copies(int on) {
+int fl_rt_traffic(int count_copies, fl_traffic* out) {
+  static std::vector<std::int64_t> in_use, between;  // what fl_traffic points to
   return status([&] {
+    const fl::MachineState& machine = fl::MachineState::get();
     // Each rank's mapper counts the copies that it maps, and nobody adds them up.
-    if (fl::MachineState::get().ranks() > 1) {
+    if (count_copies != 0 && machine.ranks() > 1) {
       throw std::invalid_argument("copies can be counted on one rank only");
     }
-    fl::count_copies(on != 0);
+    in_use = fl::memory_in_use();
+    between.clear();
+    for (const fl::Device& device : machine.devices()) {
+      for (const fl::Device& other : machine.devices()) {
+        between.push_back(fl::copied_bytes(device.memory, other.memory));
+      }
+    }
+    *out = {in_use.data(), fl::copied_bytes(), between.data()};
+    fl::count_copies(count_copies != 0);
   });
 }
 
-int64_t fl_rt_copied_bytes(int from, int to) {
-  return fl::guarded(std::int64_t{-1}, [&] {
-    if (from < 0) return fl::copied_bytes();
-    const auto& devices = fl::MachineState::get().devices();
-    return fl::copied_bytes(devices.at(static_cast<std::size_t>(from)).memory,
-                            devices.at(static_cast<std::size_t>(to)).memory);
-  });
-}
-
-int fl_rt_measure_task(const fl_plan* plan, const char* optimizer, int n_attributes,
-                       const char* const* attribute_names, const char* const* attribute_values,
-                       int launch, int part, int bound, int precision, const fl_repeats* repeats,
-                       int64_t* times, int32_t* alone) {
-  return measured_twice(times, alone, [&] {
-    const fl::Attributes attributes =
-        attributes_of(n_attributes, attribute_names, attribute_values);
-    return fl::measure_task(*plan, optimizer, attributes, fl::LaunchId(launch), part, bound,
+int fl_rt_measure_task(const fl_plan* plan, const fl_optimizer* optimizer, int launch, int part,
+                       int bound, int precision, const fl_repeats* repeats, fl_times* out) {
+  return measured(out, [&] {
+    const fl::Attributes attributes(fl::attributes_of(optimizer->attributes));
+    return fl::measure_task(*plan, optimizer->type, attributes, fl::LaunchId(launch), part, bound,
                             precision_of(precision), repeats_of(*repeats));
   });
 }
 
 int fl_rt_measure_sum(int device, int64_t slots, int64_t elements, const fl_repeats* repeats,
-                      int64_t* times, int32_t* alone) {
-  return measured_twice(
-      times, alone, [&] { return fl::measure_sum(device, slots, elements, repeats_of(*repeats)); });
+                      fl_times* out) {
+  return measured(out,
+                  [&] { return fl::measure_sum(device, slots, elements, repeats_of(*repeats)); });
 }
 
 int fl_rt_measure_round_trips(int n_ways, const int32_t* from, const int32_t* to, int64_t bytes,
-                              int trips, int64_t* times) {
-  return measured(times, [&] {
+                              int trips, fl_times* out) {
+  return measured(out, [&] {
     std::vector<std::pair<int, int>> ways;
     for (int i = 0; i < n_ways; ++i) ways.emplace_back(from[i], to[i]);
-    return fl::measure_round_trips(ways, bytes, trips);
+    return fl::TaskTimes{fl::measure_round_trips(ways, bytes, trips), {}};
   });
 }
 
-int fl_rt_measure_clocks(int here, int there, int trips, int64_t* times) {
-  return measured(times, [&] { return fl::measure_clocks(here, there, trips); });
+int fl_rt_measure_clocks(int here, int there, int trips, fl_times* out) {
+  return measured(out, [&] { return fl::TaskTimes{fl::measure_clocks(here, there, trips), {}}; });
 }
 
 // The same number of bytes from each rank, side by side in the order of ranks.
@@ -239,15 +217,28 @@ int fl_rt_all_gather(const void* mine, int64_t bytes, void* all) {
 }
 
 // Builds the program: regions, launches and schedules. Whatever can be refused is refused here.
-fl_program* fl_program_create(const fl_plan* plan, const char* optimizer, int n_attributes,
-                              const char* const* attribute_names,
-                              const char* const* attribute_values, uint64_t seed, double clip_norm,
-                              int precision) {
+fl_program* fl_program_create(const fl_plan* plan, const fl_optimizer* optimizer, uint64_t seed,
+                              double clip_norm, int precision, fl_program_facts* out) {
   return fl::guarded(static_cast<fl_program*>(nullptr), [&] {
-    const fl::Attributes attributes =
-        attributes_of(n_attributes, attribute_names, attribute_values);
-    return new fl_program{{*plan, optimizer, attributes, seed, clip_norm, precision_of(precision)},
-                          {}};
+    const fl::Attributes attributes(fl::attributes_of(optimizer->attributes));
+    auto handle = std::unique_ptr<fl_program>(new fl_program{
+        {*plan, optimizer->type, attributes, seed, clip_norm, precision_of(precision)}});
+    for (fl::TensorId weight : plan->graph.tensors.ids()) {
+      if (plan->graph.tensors[weight].kind != fl::TensorKind::weight) continue;
+      const auto [devices, rects] = handle->program.home_of(weight);
+      for (std::size_t i = 0; i < rects.size(); ++i) {
+        fl_shard& shard = handle->shards.emplace_back();
+        shard = {weight.value, devices[i], {}, {}};
+        std::copy_n(rects[i].lo.begin(), rects[i].rank, shard.lo);
+        std::copy_n(rects[i].hi.begin(), rects[i].rank, shard.hi);
+      }
+    }
+    handle->trains = handle->program.issued(fl::kTrains);
+    handle->evaluates = handle->program.issued(fl::kEvaluates);
+    handle->predicts = handle->program.issued(fl::kPredicts);
+    *out = {static_cast<int32_t>(handle->shards.size()), handle->shards.data(),
+            handle->trains.data(), handle->evaluates.data(), handle->predicts.data()};
+    return handle.release();
   });
 }
 
@@ -265,18 +256,14 @@ int fl_program_drop_data(fl_program* program, int n_data, const int32_t* data) {
   return status([&] { program->program.drop_data({data, data + n_data}); });
 }
 
-int fl_program_stage(fl_program* program, int runs, int n_data, const int32_t* data, int n_rows,
-                     const int64_t* rows) {
-  return status([&] {
-    program->program.stage(static_cast<unsigned>(runs), batch_of(n_data, data, n_rows, rows));
-  });
+int fl_program_stage(fl_program* program, int runs, const fl_batch* batch) {
+  return status([&] { program->program.stage(static_cast<unsigned>(runs), batch_of(*batch)); });
 }
 
 // Issues an iteration and returns a ticket for its answers, without waiting for its tasks.
 int64_t fl_program_step(fl_program* program, int runs, int64_t step, int64_t valid_samples,
                         int n_losses, const double* label_shares, double learning_rate,
-                        double loss_scale, int n_data, const int32_t* data, int n_rows,
-                        const int64_t* rows) {
+                        double loss_scale, const fl_batch* next) {
   return fl::guarded(std::int64_t{-1}, [&] {
     fl::RunState state;
     state.step = step;
@@ -284,8 +271,7 @@ int64_t fl_program_step(fl_program* program, int runs, int64_t step, int64_t val
     state.learning_rate = learning_rate;
     state.loss_scale = loss_scale;
     return program->program.step(static_cast<unsigned>(runs), state,
-                                 {label_shares, label_shares + n_losses},
-                                 batch_of(n_data, data, n_rows, rows));
+                                 {label_shares, label_shares + n_losses}, batch_of(*next));
   });
 }
 
@@ -329,18 +315,6 @@ int fl_program_read(fl_program* program, int tensor, int field, int state, void*
   return status([&] { program->program.read(place_of(tensor, field, state), host); });
 }
 
-int fl_program_home(fl_program* program, int weight, int n, int32_t* devices, int64_t* bounds) {
-  return fl::guarded(-1, [&] {
-    const auto [its_devices, rects] = program->program.home_of(fl::TensorId(weight));
-    for (std::size_t i = 0; i < rects.size() && i < static_cast<std::size_t>(n); ++i) {
-      devices[i] = its_devices[i];
-      bounds = std::copy_n(rects[i].lo.begin(), rects[i].rank, bounds);
-      bounds = std::copy_n(rects[i].hi.begin(), rects[i].rank, bounds);
-    }
-    return static_cast<int>(rects.size());
-  });
-}
-
 // Shards of weights into the caller's memory. All ranks name the same shards, and give places for
 // those of their own devices.
 int fl_program_save(fl_program* program, int n, const fl_host_shard* shards) {
@@ -367,23 +341,5 @@ int fl_program_record(fl_program* program, int on, fl_records* out) {
     }
     *out = {static_cast<std::int64_t>(program->records.size()), program->records.data()};
     program->program.record(on != 0);
-  });
-}
-
-int fl_program_issued(fl_program* program, int runs, int n, int32_t* numbers) {
-  return status([&] {
-    const std::vector<std::int32_t> issued = program->program.issued(static_cast<unsigned>(runs));
-    if (static_cast<std::size_t>(n) != issued.size()) {
-      throw std::invalid_argument("the plan has another number of launches");
-    }
-    std::copy(issued.begin(), issued.end(), numbers);
-  });
-}
-
-int fl_program_last(fl_program* program, int launch, int32_t* devices, int64_t* times) {
-  return status([&] {
-    const fl::RuntimeLaunch& last = program->program.last(fl::LaunchId(launch));
-    std::copy(last.placed.begin(), last.placed.end(), devices);
-    std::copy(last.elapsed.begin(), last.elapsed.end(), times);
   });
 }

@@ -43,7 +43,6 @@ Executor& Executor::find(int id) {
 
 int Executor::add_launch(RuntimeLaunch launch) {
   const std::size_t tasks = launch.devices.size();
-  launch.placed.assign(tasks, -1);
   launch.elapsed.assign(tasks, -1);
   launch.given.resize(tasks);
   for (FusedPart& part : launch.parts) part.given.resize(tasks);

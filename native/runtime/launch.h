@@ -108,7 +108,6 @@ struct RuntimeLaunch {
   Legion::ShardingID sharding = 0;
   bool views_stay = false;  // the instances of all its requirements are kept
   bool issued = false;
-  std::vector<std::int32_t> placed;          // a task: the device on which it last ran here, or -1
   std::vector<std::int64_t> elapsed;         // a task: the ns that it last took here, or -1
   std::vector<std::int64_t>* log = nullptr;  // where every run's ns go; of a launch of one task
 };

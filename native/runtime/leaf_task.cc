@@ -191,7 +191,6 @@ void run_body(Executor& executor, int index, LeafContext& context, int device,
               const std::vector<PhysicalRegion>& regions, const std::vector<int>* places,
               Given& given) {
   RuntimeLaunch& launch = executor.launch(index);
-  launch.placed[static_cast<std::size_t>(context.point)] = device;
   // Clocks and events are left out of iterations that nobody measures.
   const bool timed = executor.times(launch);
   const std::int64_t computed = timed ? thread_time_ns() : 0;

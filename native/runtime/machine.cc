@@ -290,18 +290,19 @@ int peer_class(int from, int to) {
   return device_functions(DeviceKind::gpu)->peer_class(here, there);
 }
 
-std::int64_t memory_in_use(int device) {
+std::vector<std::int64_t> memory_in_use() {
   const MachineState& machine = MachineState::get();
-  const Device& of = machine.devices().at(static_cast<std::size_t>(device));
-  if (of.rank != machine.rank()) {
-    throw std::invalid_argument("only a rank itself knows what of its memories is in use");
-  }
   Runtime* runtime = Runtime::get_runtime();
   Context ctx = Runtime::get_context();
   // What was given back lies there until Legion has come to that.
   runtime->issue_execution_fence(ctx).get_void_result(/*silence_warnings=*/true);
-  const std::size_t left = runtime->query_available_memory(ctx, of.memory);
-  return static_cast<std::int64_t>(of.memory.capacity() - left);
+  std::vector<std::int64_t> bytes;
+  for (const Device& device : machine.devices()) {
+    const bool here = device.rank == machine.rank();
+    const std::size_t left = here ? runtime->query_available_memory(ctx, device.memory) : 0;
+    bytes.push_back(here ? static_cast<std::int64_t>(device.memory.capacity() - left) : -1);
+  }
+  return bytes;
 }
 
 }  // namespace flexlegion

@@ -81,9 +81,9 @@ class MachineState {
   std::map<std::vector<int>, Legion::ShardingID> shardings_;
 };
 
-// Bytes of a device's memory, which has to be this rank's, that Legion has given out. Waits for all
-// that was issued.
-std::int64_t memory_in_use(int device);
+// Of each device, the bytes of its memory that Legion has given out; of other ranks', -1. Waits for
+// all that was issued.
+std::vector<std::int64_t> memory_in_use();
 
 // What a GPU of this rank is; and how it reaches another's memory, see DeviceFunctions::peer_class.
 GpuFacts describe_gpu(int device);

@@ -331,8 +331,4 @@ std::vector<std::int32_t> Program::issued(unsigned runs) const {
   return numbers;
 }
 
-const RuntimeLaunch& Program::last(LaunchId planned) const {
-  return launches_[static_cast<std::size_t>(planned_.at(planned.index()))];
-}
-
 }  // namespace flexlegion

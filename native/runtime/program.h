@@ -88,9 +88,6 @@ class Program : public Executor {
   // A launch of the plan: the place in an iteration of what is issued for it, or -1.
   std::vector<std::int32_t> issued(unsigned runs) const;
 
-  // The plan's launch, which says where its tasks last ran on this rank, and how long they took.
-  const RuntimeLaunch& last(LaunchId planned) const;
-
  private:
   struct Data {
     HostArray array;

@@ -7,8 +7,10 @@
 // them, stands in fl_chain_state.
 #include <optional>
 #include <stdexcept>
+#include <string>
 
 #include "search/chain.h"
+#include "search/exhaustive.h"
 #include "sim/handles.h"
 #include "support/error.h"
 
@@ -43,6 +45,7 @@ struct fl_chain {
 
   const fl::Problem& problem;
   fl::Chain chain;
+  std::optional<fl::Exhaustive> exhaustive;  // once it is asked for
   std::optional<fl::StrategyArrays> best;
   fl_chain_state state;
 };
@@ -100,5 +103,22 @@ int fl_chain_adopt(fl_chain* chain, const fl_strategy* strategy) {
     chain->chain.adopt(fl::strategy_of(chain->problem, *strategy));
     chain->note();
     return 0;
+  });
+}
+
+int fl_chain_exhaust(fl_chain* chain, double seconds, fl_branches* out) {
+  return fl::guarded(-1, [&] {
+    // The bounds keep a table of pairs of tasks for each pair of configurations.
+    if (chain->problem.machine.devices() > fl::Bounds::kParts) {
+      throw std::invalid_argument("an exhaustive search takes at most " +
+                                  std::to_string(fl::Bounds::kParts) + " devices");
+    }
+    auto& search = chain->exhaustive;
+    if (!search) search.emplace(chain->problem, chain->chain.best());
+    const bool complete = search->run(seconds);
+    if (search->best_time() < chain->chain.best_time()) chain->chain.adopt(search->best());
+    chain->note();
+    *out = {search->root_bound(), search->counts().nodes, search->counts().simulated};
+    return complete ? 1 : 0;
   });
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 
@@ -168,6 +169,44 @@ fl::CostTable cost_table(const fl::Graph& graph, const int32_t* class_of,
   return costs;
 }
 
+// An operator that is split so, all of its tasks on one device.
+fl::ParallelConfig split_by(const fl::Graph& graph, fl::OpId op, int n_degrees,
+                            const int32_t* degrees) {
+  fl::ParallelConfig config;
+  config.degrees.assign(degrees, degrees + n_degrees);
+  std::int64_t tasks = 1;
+  for (int degree : config.degrees) {
+    tasks = std::clamp<std::int64_t>(tasks * degree, 0, fl::kMaxTasks);
+  }
+  config.devices.assign(static_cast<std::size_t>(tasks), 0);
+  fl::check_config(graph, op, config);
+  return config;
+}
+
+void check_split(const fl::Problem& problem, fl::OpId op, const fl_split& its, std::size_t tasks) {
+  const auto wanted = 2 * static_cast<std::int64_t>(tasks) * problem.machine.kinds;
+  if (its.n_times != wanted) throw std::invalid_argument("wrong number of task times");
+  for (int i = 0; i < its.n_times; ++i) {
+    if (its.times[i] < 0 || its.times[i] > fl::kMaxTime) {
+      throw std::invalid_argument("a bad task time");
+    }
+    if (its.contention != nullptr) contention_of(its.contention[i]);
+  }
+  if ((its.kept != nullptr) != problem.in_order) {
+    throw std::invalid_argument(
+        "what programs keep is told where there is a space, and only there");
+  }
+  if (its.kept == nullptr) return;
+  if (its.n_operands != static_cast<int>(problem.graph.operators[op].operands.size())) {
+    throw std::invalid_argument("wrong number of operands");
+  }
+  for (int i = 0; i < its.n_operands; ++i) {
+    if (its.kept[i] < 0 || its.kept[i] > fl::kMaxKept) {
+      throw std::invalid_argument("a bad number of bytes");
+    }
+  }
+}
+
 }  // namespace
 
 fl::PartialStrategy fl::configs_of(const fl::Problem& problem, const fl_strategy& strategy) {
@@ -213,118 +252,44 @@ fl::StrategyArrays fl::arrays_of(const fl::Problem& problem, const PricedStrateg
 
 fl_problem* fl_problem_create(const fl_graph* graph, const fl_machine* machine,
                               const int32_t* class_of, int optimizer_states, int clips,
-                              int in_order) {
+                              const fl_space* space, fl_graph_facts* out) {
   return fl::guarded(static_cast<fl_problem*>(nullptr), [&] {
-    auto handle = std::make_unique<fl_problem>();
-    fl::Problem& problem = handle->problem;
-    problem.graph = graph->graph;
+    fl::WantedGraph wanted(*graph);
+    fl::Problem problem;
+    problem.graph = std::move(wanted.graph);
     check_index(optimizer_states, fl::kMaxStates + 1, "number of optimizer states");
-    problem.facts = fl::facts_of(problem.graph, graph->outputs, {optimizer_states, clips != 0});
+    problem.facts = fl::facts_of(problem.graph, wanted.outputs, {optimizer_states, clips != 0});
     problem.machine = machine_of(*machine);
     problem.costs = cost_table(problem.graph, class_of, *machine);
-    problem.in_order = in_order != 0;
+    problem.in_order = space != nullptr;
+    if (space != nullptr) {
+      if (space->capacity < 0 || space->always < 0) {
+        throw std::invalid_argument("a bad number of bytes");
+      }
+      problem.program_capacity = space->capacity;
+      problem.program_always = space->always;
+    }
+    auto handle = std::make_unique<fl_problem>(std::move(problem));
+    *out = handle->facts.view();
     return handle.release();
   });
 }
 
 void fl_problem_destroy(fl_problem* problem) { delete problem; }
 
-int fl_problem_add_split(fl_problem* handle, int number, int n_degrees, const int32_t* degrees,
-                         int n_times, const int64_t* times, const int32_t* contention) {
+int fl_problem_parts(const fl_problem* problem, int number, int n_degrees, const int32_t* degrees,
+                     int n_out, int64_t* extents) {
   return fl::guarded(-1, [&] {
-    fl::Problem& problem = handle->problem;
-    const fl::OpId op = checked_op(problem.graph, number);
-    fl::ParallelConfig config;
-    config.degrees.assign(degrees, degrees + n_degrees);
-    std::int64_t tasks = 1;
-    for (int degree : config.degrees) {
-      tasks = std::clamp<std::int64_t>(tasks * degree, 0, fl::kMaxTasks);
-    }
-    config.devices.assign(static_cast<std::size_t>(tasks), 0);
-    fl::check_config(problem.graph, op, config);
-    const std::int64_t half = tasks * problem.machine.kinds;
-    if (n_times != 2 * half) throw std::invalid_argument("wrong number of task times");
-    for (int i = 0; i < n_times; ++i) {
-      if (times[i] < 0 || times[i] > fl::kMaxTime) throw std::invalid_argument("a bad task time");
-      if (contention != nullptr) contention_of(contention[i]);
-    }
-    const fl::OpId group = problem.costs.class_of[op];
-    auto& splits = problem.costs.splits[group];
-    const auto [entry, fresh] =
-        problem.costs.number_of[group].try_emplace(config.degrees, static_cast<int>(splits.size()));
-    if (fresh) {
-      const fl::Operator& its = problem.graph.operators[op];
-      config.sums = fl::Sums::shards;
-      splits.push_back({config.degrees,
-                        static_cast<int>(tasks),
-                        {times, times + half},
-                        {times + half, times + 2 * half},
-                        fl::partial_values(its, config.degrees),
-                        fl::sums_by_shards(its, config),
-                        fl::parts_of(its, config.degrees)});
-      fl::Split& split = splits.back();
-      split.leave_idle(problem.facts.first_part_alone(its));
-      if (contention != nullptr) {
-        split.forward_contention.assign(contention, contention + half);
-        split.backward_contention.assign(contention + half, contention + n_times);
-        problem.costs.contended = true;
-      }
-    }
-    return entry->second;
-  });
-}
-
-int fl_problem_program(fl_problem* handle, int64_t capacity, int64_t always) {
-  return fl::guarded(-1, [&] {
-    if (capacity < 0 || always < 0) throw std::invalid_argument("a bad number of bytes");
-    handle->problem.program_capacity = capacity;
-    handle->problem.program_always = always;
-    return 0;
-  });
-}
-
-int fl_problem_keep(fl_problem* handle, int number, int entry, int n_operands, const int64_t* bytes,
-                    const int32_t* placed) {
-  return fl::guarded(-1, [&] {
-    fl::Problem& problem = handle->problem;
-    const fl::OpId op = checked_op(problem.graph, number);
-    auto& splits = problem.costs.splits[problem.costs.class_of[op]];
-    check_index(entry, static_cast<int>(splits.size()), "entry of the cost table");
-    if (n_operands != static_cast<int>(problem.graph.operators[op].operands.size())) {
-      throw std::invalid_argument("wrong number of operands");
-    }
-    for (int i = 0; i < n_operands; ++i) {
-      if (bytes[i] < 0 || bytes[i] > fl::kMaxKept) {
-        throw std::invalid_argument("a bad number of bytes");
-      }
-    }
-    fl::Split& split = splits[static_cast<std::size_t>(entry)];
-    split.kept.assign(bytes, bytes + n_operands);
-    split.placed.assign(placed, placed + n_operands);
-    return 0;
-  });
-}
-
-int fl_graph_parts(const fl_graph* graph, int number, int n_degrees, const int32_t* degrees,
-                   int n_out, int64_t* extents) {
-  return fl::guarded(-1, [&] {
-    const fl::Graph& g = graph->graph;
-    const fl::OpId op = checked_op(g, number);
-    fl::check_graph(g);
-    fl::ParallelConfig config;
-    config.degrees.assign(degrees, degrees + n_degrees);
-    std::int64_t tasks = 1;
-    for (int degree : config.degrees) {
-      tasks = std::clamp<std::int64_t>(tasks * degree, 0, fl::kMaxTasks);
-    }
-    config.devices.assign(static_cast<std::size_t>(tasks), 0);
-    fl::check_config(g, op, config);
-    const auto& operands = g.operators[op].operands;
+    const fl::Graph& graph = problem->problem.graph;
+    const fl::OpId op = checked_op(graph, number);
+    const fl::ParallelConfig config = split_by(graph, op, n_degrees, degrees);
+    const auto tasks = static_cast<std::int64_t>(config.devices.size());
+    const auto& operands = graph.operators[op].operands;
     const auto n = static_cast<std::int64_t>(operands.size());
     if (n_out != tasks * n * FL_MAX_RANK) throw std::invalid_argument("wrong number of extents");
     std::fill(extents, extents + n_out, 0);
     for (std::int64_t i = 0; i < n; ++i) {
-      const auto rects = fl::accessed_rects(g, op, operands[i], config.degrees);
+      const auto rects = fl::accessed_rects(graph, op, operands[i], config.degrees);
       for (std::int64_t k = 0; k < tasks; ++k) {
         const fl::Rect& rect = rects[k];
         for (int d = 0; d < rect.rank; ++d) extents[(k * n + i) * FL_MAX_RANK + d] = rect.extent(d);
@@ -334,11 +299,49 @@ int fl_graph_parts(const fl_graph* graph, int number, int n_degrees, const int32
   });
 }
 
-fl_simulator* fl_simulator_create(const fl_problem* problem, const fl_strategy* strategy) {
+int fl_problem_add_split(fl_problem* handle, const fl_split* its) {
+  return fl::guarded(-1, [&] {
+    fl::Problem& problem = handle->problem;
+    const fl::OpId op = checked_op(problem.graph, its->op);
+    fl::ParallelConfig config = split_by(problem.graph, op, its->n_degrees, its->degrees);
+    check_split(problem, op, *its, config.devices.size());
+    const fl::OpId group = problem.costs.class_of[op];
+    auto& splits = problem.costs.splits[group];
+    const auto [entry, fresh] =
+        problem.costs.number_of[group].try_emplace(config.degrees, static_cast<int>(splits.size()));
+    if (!fresh) return entry->second;
+    const fl::Operator& owner = problem.graph.operators[op];
+    config.sums = fl::Sums::shards;
+    const int half = its->n_times / 2;
+    splits.push_back({config.degrees,
+                      static_cast<int>(config.devices.size()),
+                      {its->times, its->times + half},
+                      {its->times + half, its->times + its->n_times},
+                      fl::partial_values(owner, config.degrees),
+                      fl::sums_by_shards(owner, config),
+                      fl::parts_of(owner, config.degrees)});
+    fl::Split& split = splits.back();
+    split.leave_idle(problem.facts.first_part_alone(owner));
+    if (its->contention != nullptr) {
+      split.forward_contention.assign(its->contention, its->contention + half);
+      split.backward_contention.assign(its->contention + half, its->contention + its->n_times);
+      problem.costs.contended = true;
+    }
+    if (its->kept != nullptr) {
+      split.kept.assign(its->kept, its->kept + its->n_operands);
+      split.placed.assign(its->placed, its->placed + its->n_operands);
+    }
+    return entry->second;
+  });
+}
+
+fl_simulator* fl_simulator_create(const fl_problem* problem, const fl_strategy* strategy,
+                                  int64_t* iteration_time) {
   return fl::guarded(static_cast<fl_simulator*>(nullptr), [&] {
     const auto configs = fl::strategy_of(problem->problem, *strategy);
     auto handle = std::make_unique<fl_simulator>(problem->problem);
     handle->simulator.set(configs);
+    *iteration_time = handle->simulator.iteration_time();
     return handle.release();
   });
 }
@@ -346,7 +349,7 @@ fl_simulator* fl_simulator_create(const fl_problem* problem, const fl_strategy* 
 void fl_simulator_destroy(fl_simulator* simulator) { delete simulator; }
 
 int fl_simulator_propose(fl_simulator* handle, const fl_strategy* changes, int algorithm,
-                         int64_t limit) {
+                         int64_t limit, int64_t* iteration_time) {
   return fl::guarded(-1, [&] {
     const auto configs = fl::configs_of(handle->simulator.graph().problem(), *changes);
     handle->simulator.reject();  // of a proposal that is still open
@@ -354,7 +357,11 @@ int fl_simulator_propose(fl_simulator* handle, const fl_strategy* changes, int a
         configs, algorithm == FL_FULL ? fl::Algorithm::full : fl::Algorithm::delta,
         limit > 0 ? limit : fl::kNever);
     // Without a timeline there is nothing to read of the proposal: what is held is to be seen.
-    if (verdict != fl::Verdict::simulated) handle->simulator.reject();
+    if (verdict == fl::Verdict::simulated) {
+      *iteration_time = handle->simulator.iteration_time();
+    } else {
+      handle->simulator.reject();
+    }
     return static_cast<int>(verdict);
   });
 }
@@ -372,34 +379,13 @@ int fl_simulator_decide(fl_simulator* simulator, int accept) {
   });
 }
 
-int fl_simulator_summary(fl_simulator* simulator, fl_summary* out) {
+int fl_simulator_timeline(fl_simulator* handle, fl_timeline* out) {
   return fl::guarded(-1, [&] {
-    const fl::TaskGraph& graph = simulator->simulator.graph();
+    const fl::TaskGraph& graph = handle->simulator.graph();
+    const fl::Timeline& line = handle->simulator.timeline();
     const int devices = graph.problem().machine.devices();
-    std::int64_t computation = 0;
-    for (int d = 0; d < devices; ++d) computation += graph.load()[d];
-    *out = {simulator->simulator.iteration_time(),
-            graph.bytes_moved(),
-            computation,
-            simulator->simulator.timeline().tasks,
-            graph.crossings(),
-            simulator->simulator.longest_path(),
-            graph.heaviest_load(),
-            graph.load().data(),
-            graph.memory().data()};
-    return 0;
-  });
-}
-
-int fl_simulator_timeline(const fl_simulator* simulator, int n_tasks, fl_task* tasks, int memories,
-                          int64_t* peak, int64_t* contents) {
-  return fl::guarded(-1, [&] {
-    const fl::TaskGraph& graph = simulator->simulator.graph();
-    const fl::Timeline& line = simulator->simulator.timeline();
-    if (n_tasks != line.tasks) throw std::invalid_argument("wrong number of tasks");
-    if (memories != graph.problem().machine.memories) {
-      throw std::invalid_argument("wrong number of memories");
-    }
+    std::vector<fl_task>& tasks = handle->tasks;
+    tasks.resize(static_cast<std::size_t>(line.tasks));
     for (std::size_t l = 0; l < graph.blocks().size(); ++l) {
       const fl::LaunchKey& key = graph.launches()[l];
       const fl::Block& block = graph.blocks()[l];
@@ -425,7 +411,6 @@ int fl_simulator_timeline(const fl_simulator* simulator, int n_tasks, fl_task* t
                     runtime};
       }
     }
-    const int devices = graph.problem().machine.devices();
     for (std::size_t f = 0; f < graph.flows().size(); ++f) {
       const fl::Flow& flow = *graph.flows()[f];
       const fl::FlowId& flow_id = graph.flow_ids()[f];
@@ -454,10 +439,19 @@ int fl_simulator_timeline(const fl_simulator* simulator, int n_tasks, fl_task* t
                     0};
       }
     }
-    const auto most = fl::peak_memory(graph, line);
-    std::copy(most.begin(), most.end(), peak);
-    const auto all = fl::memory_contents(graph);
-    std::copy(all.begin(), all.end(), contents);
+    handle->peak = fl::peak_memory(graph, line);
+    handle->contents = fl::memory_contents(graph);
+    const std::int64_t* const load = graph.load().data();
+    *out = {line.iteration_time,
+            graph.bytes_moved(),
+            std::accumulate(load, load + devices, std::int64_t{0}),
+            graph.crossings(),
+            line.tasks,
+            tasks.data(),
+            load,
+            graph.memory().data(),
+            handle->contents.data(),
+            handle->peak.data()};
     return 0;
   });
 }

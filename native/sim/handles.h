@@ -8,12 +8,17 @@
 #include "sim/simulator.h"
 
 struct fl_problem {
+  explicit fl_problem(flexlegion::Problem its) : problem(std::move(its)), facts(problem.facts) {}
   flexlegion::Problem problem;
+  flexlegion::FactsArrays facts;
 };
 
 struct fl_simulator {
   explicit fl_simulator(const flexlegion::Problem& problem) : simulator(problem) {}
   flexlegion::Simulator simulator;
+  // What fl_timeline points to.
+  std::vector<fl_task> tasks;
+  std::vector<std::int64_t> peak, contents;
 };
 
 namespace flexlegion {

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -42,9 +43,8 @@ void require(bool holds, const char* what) {
 // Runs one call. If it fails, it has to have left a message that was not there before.
 template <typename Call>
 auto checked(Call&& call) {
-  const fl_graph_contents less = {-1, 0, 0, 0, 0, 0, nullptr, nullptr, nullptr, nullptr};
-  fl_graph_facts none;
-  require(fl_graph_create(&less, &none) == nullptr, "the sentinel did not fail");
+  const fl_graph less = {-1, 0, 0, 0, 0, 0, nullptr, nullptr, nullptr, nullptr};
+  require(fl_plan_create(&less, nullptr, 0, 0, nullptr) == nullptr, "the sentinel did not fail");
   const auto result = call();
   ++calls;
   bool failed;
@@ -91,38 +91,23 @@ class Sequence {
   explicit Sequence(std::uint64_t seed) : random_(seed) { random_.hostile = random_.chance(0.5); }
 
   void run() {
-    const fl_graph_contents less = {0, -1, 0, 0, 0, 0, nullptr, nullptr, nullptr, nullptr};
-    fl_graph_facts none;
-    require(fl_graph_create(&less, &none) == nullptr, "less than no launches");
-    fl_graph* graph = make_graph();
-    if (graph == nullptr) {  // what is wrong was found: go on with one that is right
-      const bool hostile = std::exchange(random_.hostile, false);
-      graph = make_graph();
-      random_.hostile = hostile;
-    }
+    const fl_graph less = {0, -1, 0, 0, 0, 0, nullptr, nullptr, nullptr, nullptr};
+    require(fl_plan_create(&less, nullptr, 0, 0, nullptr) == nullptr, "less than no launches");
     const fuzz::Machine machine(random_);
     devices_ = static_cast<int>(machine.memory_of.size());
-    memories_ = static_cast<int>(machine.capacity.size());
     all_ = devices_ + machine.n_links;
     kinds_ = machine.kinds;
-    const fl_machine view = machine.view();
-    std::vector<std::int32_t> class_of;
-    for (int op = 0; op < ops(); ++op) {
-      class_of.push_back(random_.twisted32(random_.chance(0.02) ? random_.upto(op) : op));
+    make_problem(machine);
+    if (problem_ == nullptr) {  // what is wrong was found: go on with a graph that is right
+      const bool hostile = std::exchange(random_.hostile, false);
+      make_problem(machine);
+      random_.hostile = hostile;
     }
-    for (int op = 0; op < ops(); ++op) classes_ = classes_ && class_of[op] == op;
-    class_of.push_back(0);
-    if (graph == nullptr) return;
-    states_ = random_.twisted32(random_.upto(2));
-    clips_ = random_.upto(1);
-    problem_ = checked([&] {
-      return fl_problem_create(graph, &view, class_of.data(), states_, clips_, random_.chance(0.2));
-    });
-    plan(graph);
-    parts(graph);
-    if (problem_ != nullptr) compare_memory(graph, machine.memory_of);
-    fl_graph_destroy(graph);  // a problem has what it needs of it
+    plan();
     if (problem_ != nullptr) {
+      parts();
+      compare_memory(machine.memory_of);
+      maker_.reset();  // a problem has what it needs of the graph
       prepare();
       for (int i = random_.between(1, 2); i > 0; --i) simulate();
       for (int i = random_.between(0, 2); i > 0; --i) search();
@@ -132,29 +117,49 @@ class Sequence {
   }
 
  private:
-  fl_graph* make_graph() {
-    fuzz::GraphMaker maker(random_);
-    facts_ = maker.make();
-    fl_graph_contents contents = maker.contents();
-    contents.shard_bytes = random_.chance(0.7) ? random_.upto(64) : 0;
-    contents.fused_launches = random_.chance(0.7) ? 0 : random_.upto(5);
+  void make_graph() {
+    maker_.emplace(random_);
+    facts_ = maker_->make();
+    graph_ = maker_->graph();
+    graph_.shard_bytes = random_.chance(0.7) ? random_.upto(64) : 0;
+    graph_.fused_launches = random_.chance(0.7) ? 0 : random_.upto(5);
     // Devices of nodes, in order or not.
-    std::vector<std::int32_t> node_of;
+    node_of_.clear();
     const int in_node = random_.between(1, 3);
     for (int d = random_.chance(0.4) ? 0 : random_.between(1, 8); d > 0; --d) {
-      const int next = static_cast<int>(node_of.size()) / in_node;
-      node_of.push_back(random_.twisted32(random_.chance(0.9) ? next : random_.upto(3)));
+      const int next = static_cast<int>(node_of_.size()) / in_node;
+      node_of_.push_back(random_.twisted32(random_.chance(0.9) ? next : random_.upto(3)));
     }
-    contents.n_devices = static_cast<std::int32_t>(node_of.size());
-    contents.node_of = node_of.data();
-    std::vector<std::int32_t> outputs;
+    graph_.n_devices = static_cast<std::int32_t>(node_of_.size());
+    graph_.node_of = node_of_.data();
+    outputs_.clear();
     for (int i = random_.upto(3); i > 0; --i) {
-      outputs.push_back(random_.twisted32(random_.upto(contents.n_tensors - 1)));
+      outputs_.push_back(random_.twisted32(random_.upto(graph_.n_tensors - 1)));
     }
-    contents.n_outputs = static_cast<std::int32_t>(outputs.size());
-    contents.outputs = outputs.data();
+    graph_.n_outputs = static_cast<std::int32_t>(outputs_.size());
+    graph_.outputs = outputs_.data();
+  }
+
+  void make_problem(const fuzz::Machine& machine) {
+    make_graph();
+    std::vector<std::int32_t> class_of;
+    for (int op = 0; op < ops(); ++op) {
+      class_of.push_back(random_.twisted32(random_.chance(0.02) ? random_.upto(op) : op));
+    }
+    classes_ = true;
+    for (int op = 0; op < ops(); ++op) classes_ = classes_ && class_of[op] == op;
+    class_of.push_back(0);
+    states_ = random_.twisted32(random_.upto(2));
+    clips_ = random_.upto(1);
+    in_space_ = random_.chance(0.2);
+    const int room = 1 << random_.upto(14);
+    const fl_space space = {random_.twisted(room), random_.twisted(random_.upto(100))};
+    const fl_machine view = machine.view();
     fl_graph_facts facts;
-    return checked([&] { return fl_graph_create(&contents, &facts); });
+    problem_ = checked([&] {
+      return fl_problem_create(&graph_, &view, class_of.data(), states_, clips_,
+                               in_space_ ? &space : nullptr, &facts);
+    });
   }
 
   int ops() const { return static_cast<int>(facts_.ops.size()); }
@@ -202,13 +207,13 @@ class Sequence {
     }
   }
 
-  void plan(const fl_graph* graph) {
+  void plan() {
     splits_.assign(facts_.ops.size(), {});
     Strategy strategy;
     set_all(strategy);
     fl_plan_arrays all;
     fl_plan* const plan = checked([&] {
-      return fl_plan_create(graph, strategy.view(), random_.twisted32(random_.upto(2)),
+      return fl_plan_create(&graph_, strategy.view(), random_.twisted32(random_.upto(2)),
                             random_.upto(1), &all);
     });
     if (plan == nullptr) return;
@@ -229,30 +234,31 @@ class Sequence {
 
   // The simulator finds in its flows what the plan finds in its requirements. The plan tells it of
   // devices that have a memory of their own.
-  void compare_memory(const fl_graph* graph, const std::vector<std::int32_t>& memory_of) {
+  void compare_memory(const std::vector<std::int32_t>& memory_of) {
     Strategy strategy;
     set_all(strategy);
     prepare();
     fl_plan_arrays all;
     fl_plan* const plan =
-        checked([&] { return fl_plan_create(graph, strategy.view(), states_, clips_, &all); });
+        checked([&] { return fl_plan_create(&graph_, strategy.view(), states_, clips_, &all); });
+    std::int64_t time;
     fl_simulator* const simulator =
-        checked([&] { return fl_simulator_create(problem_, strategy.view()); });
-    fl_summary summary;
+        checked([&] { return fl_simulator_create(problem_, strategy.view(), &time); });
+    fl_timeline timeline;
     // Operators that are wrongly said to be of one class are cut alike.
     const bool known = plan != nullptr && simulator != nullptr && classes_ &&
-                       fl_simulator_summary(simulator, &summary) == 0;
+                       fl_simulator_timeline(simulator, &timeline) == 0;
     for (int device = 0; known && device < devices_; ++device) {
       const std::int32_t memory = memory_of[static_cast<std::size_t>(device)];
       if (std::count(memory_of.begin(), memory_of.end(), memory) > 1) continue;
-      require(summary.allocated[memory] == fl_plan_bytes_on_device(plan, device),
+      require(timeline.allocated[memory] == fl_plan_bytes_on_device(plan, device),
               "other memory than the plan's");
     }
     fl_simulator_destroy(simulator);
     fl_plan_destroy(plan);
   }
 
-  void parts(const fl_graph* graph) {
+  void parts() {
     if (ops() == 0) return;
     const int op = random_.upto(ops() - 1);
     const auto degrees = degrees_of(op);
@@ -261,8 +267,8 @@ class Sequence {
     const int n = static_cast<int>(right) + (random_.chance(0.1) ? random_.between(-1, 1) : 0);
     std::vector<std::int64_t> extents(static_cast<std::size_t>(std::max(n, 0)) + 1);
     checked([&] {
-      return fl_graph_parts(graph, random_.twisted32(op), static_cast<int>(degrees.size()),
-                            degrees.data(), n, extents.data());
+      return fl_problem_parts(problem_, random_.twisted32(op), static_cast<int>(degrees.size()),
+                              degrees.data(), n, extents.data());
     });
   }
 
@@ -285,31 +291,31 @@ class Sequence {
     }
     const int less = random_.hostile && random_.chance(0.02) ? 1 : 0;
     times.push_back(0);
-    const int result = checked([&] {
-      return fl_problem_add_split(problem_, op, static_cast<int>(degrees.size()), degrees.data(),
-                                  static_cast<int>(n) - less, times.data(),
-                                  contended ? contention.data() : nullptr);
-    });
+    const int operands = facts_.ops[static_cast<std::size_t>(op)].operands;
+    std::vector<std::int64_t> kept;
+    std::vector<std::int32_t> placed;
+    for (int i = 0; i <= operands; ++i) {
+      kept.push_back(random_.twisted(random_.upto(1'000)));
+      placed.push_back(random_.upto(2));
+    }
+    const bool keeps = in_space_ != (random_.hostile && random_.chance(0.02));
+    const fl_split split = {op,
+                            static_cast<std::int32_t>(degrees.size()),
+                            static_cast<std::int32_t>(n) - less,
+                            operands + less,
+                            degrees.data(),
+                            times.data(),
+                            contended ? contention.data() : nullptr,
+                            keeps ? kept.data() : nullptr,
+                            keeps ? placed.data() : nullptr};
+    const int result = checked([&] { return fl_problem_add_split(problem_, &split); });
     if (result >= 0) splits_[static_cast<std::size_t>(op)].push_back(degrees);
   }
 
   std::vector<fl_task> tasks_of(fl_simulator* simulator) {
-    fl_summary summary;
-    if (checked([&] { return fl_simulator_summary(simulator, &summary); }) < 0) return {};
-    std::vector<fl_task> tasks(static_cast<std::size_t>(summary.tasks) + 1);
-    std::vector<std::int64_t> peak(16), contents(16 * (FL_CONTENT_OPTIMIZER_STATES + 1));
-    const auto timeline = [&](int n, int memories) {
-      return fl_simulator_timeline(simulator, n, tasks.data(), memories, peak.data(),
-                                   contents.data());
-    };
-    const int n = static_cast<int>(summary.tasks);
-    if (random_.chance(0.1)) {
-      const int off = random_.chance(0.5) ? 1 : -1;
-      require(timeline(n + off, memories_) < 0, "a wrong number of tasks");
-      require(timeline(n, memories_ + off) < 0, "a wrong number of memories");
-    }
-    if (checked([&] { return timeline(n, memories_); }) < 0) return {};
-    tasks.pop_back();
+    fl_timeline timeline;
+    if (checked([&] { return fl_simulator_timeline(simulator, &timeline); }) < 0) return {};
+    const std::vector<fl_task> tasks(timeline.tasks, timeline.tasks + timeline.n_tasks);
     std::int64_t latest = 0;
     for (const fl_task& task : tasks) {
       require(task.device >= 0 && task.device < all_, "a task's device");
@@ -318,7 +324,7 @@ class Sequence {
               "a task's times");
       latest = std::max(latest, task.end_time);
     }
-    require(latest <= summary.iteration_time, "no end is after the iteration");
+    require(latest <= timeline.iteration_time, "no end is after the iteration");
     return tasks;
   }
 
@@ -331,8 +337,9 @@ class Sequence {
   void simulate() {
     Strategy start;
     set_all(start);
+    std::int64_t time;
     fl_simulator* const simulator =
-        checked([&] { return fl_simulator_create(problem_, start.view()); });
+        checked([&] { return fl_simulator_create(problem_, start.view(), &time); });
     if (simulator == nullptr) return;
     std::vector<fl_task> held = tasks_of(simulator);
     for (int i = random_.between(0, 12); i > 0; --i) {
@@ -342,45 +349,45 @@ class Sequence {
         require(checked([&] { return fl_simulator_decide(simulator, 1); }) < 0,
                 "nothing to accept");
       }
-      propose(simulator, held);
+      propose(simulator, held, time);
     }
     fl_simulator_destroy(simulator);
   }
 
-  void propose(fl_simulator* simulator, std::vector<fl_task>& held) {
+  // `time`: of what is held.
+  void propose(fl_simulator* simulator, std::vector<fl_task>& held, std::int64_t& time) {
     Strategy changes;
     for (int i = random_.upto(std::min(ops(), 3)); i >= 0 && ops() > 0; --i) {
       set(random_.upto(ops() - 1), changes);
     }
+    std::int64_t proposed = time;
     const auto call = [&](int algorithm, std::int64_t limit) {
-      return checked(
-          [&] { return fl_simulator_propose(simulator, changes.view(), algorithm, limit); });
+      return checked([&] {
+        return fl_simulator_propose(simulator, changes.view(), algorithm, limit, &proposed);
+      });
     };
-    fl_summary summary{};
-    fl_simulator_summary(simulator, &summary);
     const std::int64_t limit =
-        random_.twisted(std::max<std::int64_t>(1, summary.iteration_time + random_.between(-9, 9)));
+        random_.twisted(std::max<std::int64_t>(1, time + random_.between(-9, 9)));
     const int limited = random_.chance(0.4) ? call(random_.upto(1), limit) : FL_SIMULATED;
     if (limited > 0 && random_.chance(0.5)) tasks_of(simulator);
     const int verdict = call(FL_DELTA, 0);
     if (verdict == FL_SIMULATED) {
       const std::vector<fl_task> by_delta = tasks_of(simulator);
+      const std::int64_t time_by_delta = proposed;
       require(call(FL_FULL, 0) == FL_SIMULATED, "a verdict that differs");
       const std::vector<fl_task> by_full = tasks_of(simulator);
       require_same(by_delta, by_full);
-      fl_simulator_summary(simulator, &summary);
+      require(time_by_delta == proposed, "two iteration times");
       const bool rejected =
           limited == FL_OVERLOADED || limited == FL_OVERLONG || limited == FL_STOPPED;
-      require(!rejected || summary.iteration_time > limit, "turned down within the limit");
-      require(summary.longest_path <= summary.iteration_time &&
-                  summary.heaviest_load <= summary.iteration_time,
-              "a lower bound above the iteration time");
-      require(
-          call(random_.upto(1), std::max<std::int64_t>(1, summary.iteration_time)) == FL_SIMULATED,
-          "turned down at the limit");
+      require(!rejected || proposed > limit, "turned down within the limit");
+      // So no lower bound is above it.
+      require(call(random_.upto(1), std::max<std::int64_t>(1, proposed)) == FL_SIMULATED,
+              "turned down at the limit");
       if (random_.chance(0.4)) {
         require(fl_simulator_decide(simulator, 1) == 0, "accept");
         held = by_full;
+        time = proposed;
         return;
       }
     } else if (verdict > 0) {
@@ -443,6 +450,10 @@ class Sequence {
       set_all(next);
       checked([&] { return fl_chain_adopt(one, next.view()); });
     }
+    if (random_.chance(0.3)) {
+      fl_branches branches;
+      checked([&] { return fl_chain_exhaust(one, 0.005, &branches); });
+    }
     best(*state);
     fl_chain_destroy(other);
     fl_chain_destroy(one);
@@ -463,11 +474,10 @@ class Sequence {
                       static_cast<int>(facts_.ops[static_cast<std::size_t>(op)].space.size()),
               "a configuration of the best strategy");
     }
-    fl_simulator* const simulator = fl_simulator_create(problem_, &state.best);
+    std::int64_t time;
+    fl_simulator* const simulator = fl_simulator_create(problem_, &state.best, &time);
     require(simulator != nullptr, "the best strategy can be simulated");
-    fl_summary summary;
-    fl_simulator_summary(simulator, &summary);
-    require(state.best_time < 0 || state.best_time == summary.iteration_time, "the best time");
+    require(state.best_time < 0 || state.best_time == time, "the best time");
     fl_simulator_destroy(simulator);
   }
 
@@ -493,10 +503,14 @@ class Sequence {
 
   Source random_;
   fuzz::GraphFacts facts_;
+  std::optional<fuzz::GraphMaker> maker_;  // has what graph_ points to
+  std::vector<std::int32_t> outputs_, node_of_;
+  fl_graph graph_{};
   fl_problem* problem_ = nullptr;
-  int devices_ = 0, memories_ = 0, all_ = 0, kinds_ = 0;
+  int devices_ = 0, all_ = 0, kinds_ = 0;
   std::int32_t states_ = 0, clips_ = 0;  // of the optimizer
-  bool classes_ = true;                  // whether each operator is of a class of its own
+  bool in_space_ = false;
+  bool classes_ = true;  // whether each operator is of a class of its own
   std::vector<std::vector<std::vector<std::int32_t>>> splits_;  // an operator: degrees
   std::vector<double> temperatures_ = {0.01, 0.01, 0.1, 0.5, 1e-300, 0, -1, 1e7, 0.0 / zero_};
   std::vector<std::int64_t> proposals_ = {0, 1, 5, 20, 40, -1, std::int64_t{1} << 62};

@@ -82,7 +82,7 @@ class GraphMaker {
   }
 
   // What `make` made; as long as the maker lives.
-  fl_graph_contents contents() const {
+  fl_graph graph() const {
     return {0,
             0,
             static_cast<std::int32_t>(tensors_.size()),
@@ -162,12 +162,16 @@ class GraphMaker {
     static const char* const attribute_names[] = {"size"};
     static const char* const attribute_values[] = {"3"};
     const std::string& name = names_.emplace_back("op" + std::to_string(facts_.ops.size()));
-    operators_.push_back({name.c_str(), "any", is_loss, static_cast<std::int32_t>(op.space.size()),
+    operators_.push_back({name.c_str(),
+                          "any",
+                          is_loss,
+                          static_cast<std::int32_t>(op.space.size()),
                           static_cast<std::int32_t>(op.space.size() - op.shape.size()),
-                          random_.upto(1), op.operands,
+                          op.operands,
                           kinds_.emplace_back(std::move(kinds)).data(),
-                          extents_.emplace_back(std::move(reductions)).data(), attribute_names,
-                          attribute_values, operands_.back().data()});
+                          extents_.emplace_back(std::move(reductions)).data(),
+                          operands_.back().data(),
+                          {random_.upto(1), attribute_names, attribute_values}});
     facts_.ops.push_back(std::move(op));
   }
 

@@ -25,13 +25,11 @@ const Devices kBoth = {0, 1}, kFirst = {0}, kSecond = {1}, kTwice = {0, 0};
 Graph random_graph(fuzz::Source& random) {
   fuzz::GraphMaker maker(random);
   maker.make();
-  const fl_graph_contents contents = maker.contents();
-  fl_graph_facts facts;
-  fl_graph* const handle = fl_graph_create(&contents, &facts);
-  if (handle == nullptr) return {};
-  Graph graph = handle->graph;
-  fl_graph_destroy(handle);
-  return graph;
+  try {
+    return WantedGraph(maker.graph()).graph;
+  } catch (const std::invalid_argument&) {
+    return {};
+  }
 }
 
 // Mostly the same devices, so that many launches can be fused.

@@ -88,7 +88,7 @@ def compare(name: str, strategy: str) -> dict[str, Any]:
         reference = reference or state
         assert state.keys() == reference.keys()
         different += [key for key in state if not np.array_equal(state[key], reference[key])]
-        different += misplaced(model)
+        different += misplaced(model, NETWORKS[name].data(model.batch_size))
         real, simulated = fused(model), foreseen(model)
         model.close()
     return {

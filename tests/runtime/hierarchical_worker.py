@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
 
 from flexlegion import Strategy
-from flexlegion.bindings.native import rt
 from flexlegion.known_strategies import resolve
-from flexlegion.machine.running import running_machine
+from flexlegion.machine.running import running_machine, traffic
 from flexlegion.training.program import TRAIN, Batch
 from flexlegion.training.trainer import run_series
 from flexlegion.transforms.losses import add_losses
@@ -26,17 +26,13 @@ BATCH, ITERATIONS, LOSS = 16, 3, "sparse_categorical_crossentropy"
 SIZES = {"input_shape": (64,), "classes": 32, "hidden": (128, 96)}
 
 
-def copied(between: bool) -> int:
-    """Bytes that were copied between GPUs of different nodes, or of one."""
-    devices = running_machine().devices
+def copied() -> tuple[int, int]:
+    """Bytes that were copied between GPUs of different nodes, and of one."""
+    devices, moved = running_machine().devices, traffic().between
     gpus = [devices.number(name) for name in devices.preferred]
-    ways = [
-        (a, b)
-        for a in gpus
-        for b in gpus
-        if a != b and (devices.nodes[a] != devices.nodes[b]) == between
-    ]
-    return sum(int(rt().lib.fl_rt_copied_bytes(a, b)) for a, b in ways)
+    ways = list(permutations(gpus, 2))
+    between = sum(moved[a, b] for a, b in ways if devices.nodes[a] != devices.nodes[b])
+    return between, sum(moved[way] for way in ways) - between
 
 
 def main() -> None:
@@ -54,10 +50,10 @@ def main() -> None:
         data, _ = model.bind(images, rng.integers(0, SIZES["classes"], BATCH))
         moved = []
         for _ in range(ITERATIONS):
-            rt().check(rt().lib.fl_rt_count_copies(1))
+            traffic(count_copies=True)
             run_series(model.program, TRAIN, [Batch(data, np.arange(BATCH))], lr=0.01)
             model.program.wait()
-            moved.append((copied(True), copied(False)))
+            moved.append(copied())
         result["hierarchical" if hierarchical else "direct"] = {
             "between": [between for between, _ in moved],
             "inside": [inside for _, inside in moved],

@@ -17,7 +17,6 @@ from flexlegion.known_strategies import resolve
 from flexlegion.machine.running import running_machine
 from flexlegion.machine.topology import Device, Topology
 from flexlegion.ops.elementwise import Relu
-from flexlegion.plan.native_graph import NativeGraph
 from flexlegion.profiling.local import local_topology
 from flexlegion.profiling.local_links import measure_link
 from flexlegion.profiling.machines import load_machine
@@ -36,10 +35,9 @@ BATCH = 64
 QUICK = Repeats(1, 3, 3, 0)
 
 
-def shapes_of(request: TaskRequest, native: NativeGraph) -> Shapes:
+def shapes_of(request: TaskRequest, problem: Problem) -> Shapes:
     """What a cost model takes as the task's shapes."""
-    names = [operator.name for operator in native.graph.operators]
-    parts = native.parts(names.index(request.operator.name), request.degrees)
+    parts = problem.parts(problem.operator_numbers[request.operator.name], request.degrees)
     ranks = [len(tensor.shape) for _, tensor, _ in request.operator.operands]
     rows = zip(parts[request.part], ranks, strict=True)
     return tuple(tuple(int(extent) for extent in row[:rank]) for row, rank in rows)
@@ -115,11 +113,10 @@ def main() -> None:
     costs = MeasuredCosts(db, AnalyticCosts())
     measured = {}
     problem = Problem(graph, topology, costs, output)
-    native = problem.native
     for request in requests:
         if request.pass_ == "backward" and request.operator not in problem.facts.backward:
             continue  # there is no such task
-        shapes = shapes_of(request, native)
+        shapes = shapes_of(request, problem)
         cost = costs.exe_time(request.operator, request.pass_, shapes, request.device)
         key = f"{request.operator.name} {request.pass_} {shapes[-1]}"
         measured[key] = [cost.time_ns, cost.source, cost.contention]

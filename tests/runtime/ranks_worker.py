@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from networks import NETWORKS
-from training_state import misplaced
+from training_state import misplaced, placements
 
 from flexlegion.machine.running import running_machine
 
@@ -33,17 +33,14 @@ def main() -> None:
             model = network.model()
             model.compile(network.optimizer, network.loss, strategy=strategy)
             history = model.fit(x, y, epochs=EPOCHS, progress=False)
-            summary["misplaced"] += misplaced(model)
-            summary["ran_here"] += sum(
-                last is not None
-                for i in range(len(model.plan.launches))
-                for last in model.program.last(i)
-            )
             key = f"{name} {strategy}"
             summary["metrics"][key] = [epoch["loss"] for epoch in history.epochs]
             file = f"{name}-{strategy.replace(':', '')}-{machine.rank}.npz"
             prediction = model.predict(x[:3])
             np.savez(Path(folder) / file, prediction=prediction, **model.get_weights())
+            batch = network.data(model.batch_size)
+            summary["misplaced"] += misplaced(model, batch)
+            summary["ran_here"] += len(placements(model, batch))
             model.close()
     (Path(folder) / f"summary-{machine.rank}.json").write_text(json.dumps(summary))
 

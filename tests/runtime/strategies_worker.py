@@ -32,10 +32,9 @@ from training_state import (
 from zoo_cases import CASES, SMALLEST, ZooCase
 
 from flexlegion import Strategy, set_threads
-from flexlegion.bindings.native import rt
 from flexlegion.graph.graph import Operator
 from flexlegion.graph.operator_type import DimKind
-from flexlegion.machine.running import running_machine
+from flexlegion.machine.running import running_machine, traffic
 from flexlegion.objective.precision import DEFAULT_STORAGE
 from flexlegion.strategy.configuration import ParallelConfig, random_config
 from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
@@ -151,7 +150,7 @@ def main() -> None:
             model, exact[name] = train(networks[name], one)
             model.close()
     if machine.ranks == 1:
-        rt().check(rt().lib.fl_rt_count_copies(1))
+        traffic(count_copies=True)
     failures, split_dims, tasks = [], set(), 0
     reduced: Counter[str] = Counter()  # operators of which a reduction is split, by its name
     sums: Counter[str] = Counter()
@@ -181,7 +180,7 @@ def main() -> None:
             found = differences(state, reference, *bounds)
         else:
             found = differences_of_rounded(model.plan.graph, state, reference, exact[name])
-        found += misplaced(model)
+        found += misplaced(model, network.data(model.batch_size))
         worst_of(errors(state, reference, SMALLEST if zoo else 0.0), worst)
         for operator in model.plan.graph.operators:
             config = model.strategy[operator.name]
@@ -212,7 +211,7 @@ def main() -> None:
         "sums": dict(sums),
         "passes": dict(passes),
         "worst": worst,
-        "copied_bytes": int(rt().lib.fl_rt_copied_bytes(-1, -1)),
+        "copied_bytes": traffic().copied,
         "failures": failures,
     }
     Path(f"{args.out}.{machine.rank}").write_text(json.dumps(result, indent=2))

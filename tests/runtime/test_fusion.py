@@ -43,7 +43,7 @@ def test_fewer_launches(results: dict[str, Any]) -> None:
 def test_the_simulator_foresees_it(results: dict[str, Any]) -> None:
     """Launch by launch, but for clipped gradients, whose launches the simulator does not know.
 
-    tests/sim/test_fused_launches.py compares many more strategies, without Legion.
+    tests/native/fusion_test.cc compares thousands of random graphs, without Legion.
     """
     cases = {
         case: found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from networks import Network
 from zoo_cases import ZooCase
@@ -13,6 +15,7 @@ from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
 from flexlegion.training.program import NO_BATCH, TRAIN, Batch
 
 State = dict[str, np.ndarray]
+Data = tuple[Any, Any]  # of a batch: inputs and labels
 
 
 def train(
@@ -156,19 +159,30 @@ def differences_of_rounded(
     return wrong
 
 
-def misplaced(model: Model) -> list[str]:
-    """Launches of the training plan whose tasks ran elsewhere than the strategy says.
+def placements(model: Model, data: Data) -> dict[tuple[int, int], str]:
+    """Where the tasks of one more iteration run, by launch and part; those of this rank."""
+    program, size = model.program, model.batch_size
+    program.record(True)
+    program.stage(TRAIN, Batch(model.bind(*data)[0], np.arange(size)))
+    program.step(TRAIN, size, NO_BATCH)
+    names = model.machine.devices.names
+    return {(task["launch"], task["part"]): names[task["device"]] for task in program.record(False)}
 
-    On several ranks, tasks of other ranks are not seen here.
+
+def misplaced(model: Model, data: Data) -> list[str]:
+    """Launches of the training plan whose tasks run elsewhere than the strategy says.
+
+    It trains one more iteration. On several ranks, tasks of other ranks are not seen here.
     """
     wrong = []
     machine = model.machine
+    placed = placements(model, data)
     for i, launch in enumerate(model.plan.launches):
         if not launch.runs & TRAIN:
             continue
         name = launch.operator.name if launch.operator else launch.requirements[0].tensor.name
-        last = [ran and ran[0] for ran in model.program.last(i)]
-        for k, (told, ran) in enumerate(zip(launch.devices, last, strict=True)):
+        for k, told in enumerate(launch.devices):
+            ran = placed.get((i, k))
             here = machine.owners[machine.devices.number(told)] == machine.rank
             if ran != (told if here else None):
                 wrong.append(f"{launch.pass_} {name} task {k}: told {told}, ran on {ran}")

@@ -8,7 +8,7 @@ import numpy as np
 from workers.tables_worker import copied
 
 from flexlegion import Model
-from flexlegion.bindings.native import rt
+from flexlegion.machine.running import traffic
 from flexlegion.training.program import TRAIN, Batch
 from flexlegion.training.trainer import run_series
 
@@ -32,7 +32,7 @@ def copied_bytes(model: Model, data: list[int], samples: int, names: Sequence[st
     devices = [model.machine.devices.number(name) for name in names]
     moved = []
     for _ in range(ITERATIONS):
-        rt().check(rt().lib.fl_rt_count_copies(1))
+        traffic(count_copies=True)
         run_series(model.program, TRAIN, [Batch(data, np.arange(samples))], lr=0.01)
         model.program.wait()
         moved.append(copied(devices))

@@ -16,12 +16,11 @@ from common.workloads import LEARNING_RATE, Workload
 
 from flexlegion import Adam, Model
 from flexlegion.base.errors import DoesNotApply
-from flexlegion.bindings.native import rt
 from flexlegion.cost.model import Cost, CostModel, Linear, RuntimeCosts, Shapes
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.graph.graph import Operator
 from flexlegion.graph.operator_type import DimKind
-from flexlegion.machine.running import memory_in_use, running_machine
+from flexlegion.machine.running import running_machine, traffic
 from flexlegion.machine.topology import Device, Topology
 from flexlegion.plan.coherence import moved_bytes
 from flexlegion.plan.passes import PASSES
@@ -68,25 +67,16 @@ def launches(model: Model, problem: Problem, timeline: Timeline) -> dict[str, in
 
     The simulator charges a launch to all tasks of those that are not run with the one before.
     """
-    plan, operators = model.plan, model.plan.graph.operators
-    topology = problem.topology
-    memories = [topology.memories.index(device.memory) for device in topology.devices]
-    runs = [run for run in plan.fused(memories) if run >= 0]
+    operators = problem.graph.operators
 
     def launch(task: Any) -> tuple[str, str]:
         pass_ = PASSES[task["pass"]]
         return pass_, "" if pass_ == "clip" else operators[task["index"]].name
 
-    joined = {
-        launch(task)
-        for task in timeline.tasks
-        if PASSES[task["pass"]] != "load"
-        and task["hop"] < 0
-        and task["end_time"] - task["start_time"] == task["exe_time"]
-    }
+    tasks = [t for t in timeline.tasks if PASSES[t["pass"]] != "load" and t["hop"] < 0]
+    joined = {launch(t) for t in tasks if t["end_time"] - t["start_time"] == t["exe_time"]}
     return {
-        "plan": len(set(runs)),
-        "simulator": len(runs) - len(joined),
+        "simulator": len(set(map(launch, tasks)) - joined),
         "legion": len(model.program.issued(TRAIN)),
     }
 
@@ -97,7 +87,8 @@ def measure(work: Workload, strategy: str, topology: Topology, counter: Any) -> 
     devices = machine.devices
     used = list(map(devices.number, devices.preferred))
     mine = [i for i in used if machine.owners[i] == machine.rank]
-    before = {i: memory_in_use(i) for i in mine}
+    in_use = traffic().in_use
+    before = {i: in_use[i] for i in mine}
     model, optimizer = work.model(), Adam(LEARNING_RATE)
     model.compile(optimizer, ZOO[work.network].loss, strategy=strategy)
     program, plan = model.program, model.plan
@@ -109,9 +100,9 @@ def measure(work: Workload, strategy: str, topology: Topology, counter: Any) -> 
         program.wait()
 
     if machine.ranks == 1:
-        rt().check(rt().lib.fl_rt_count_copies(1))
+        traffic(count_copies=True)
         train(1)
-        rt().check(rt().lib.fl_rt_count_copies(1))
+        traffic(count_copies=True)
         train(1)  # is recorded, and all others are that one again
         moved = copied(used)
     else:
@@ -121,7 +112,8 @@ def measure(work: Workload, strategy: str, topology: Topology, counter: Any) -> 
         moved = (bytes_between_ranks(counter) - sent) // ITERATIONS
     program.stage(PREDICT, batch)
     program.step(PREDICT, work.batch_size, NO_BATCH)
-    held = {i: memory_in_use(i) - before[i] for i in mine}
+    in_use = traffic().in_use
+    held = {i: in_use[i] - before[i] for i in mine}
     graph = plan.graph
     problem = Problem(graph, topology, LaunchesAlone(), model.outputs, optimizer.states)
     timeline = full(problem, model.strategy)

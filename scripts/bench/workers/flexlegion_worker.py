@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator
 
 from common.processes import turn
@@ -15,9 +16,9 @@ from common.rounds import seconds_of_round
 from common.workloads import LEARNING_RATE, Workload
 
 from flexlegion import SGD, Model, ParallelConfig, Strategy, set_threads
-from flexlegion.bindings.native import rt
-from flexlegion.machine.running import all_gather, running_machine
-from flexlegion.training.program import TRAIN
+from flexlegion.machine.running import all_gather, running_machine, traffic
+from flexlegion.training.program import TRAIN, Batch
+from flexlegion.training.trainer import run_series
 from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import ZOO
 
@@ -34,13 +35,16 @@ def parameter_parallel(model: Model, loss: str) -> Strategy:
     return Strategy(configs, "parameter")
 
 
-def times(model: Model) -> dict[str, int]:
-    """ns of the last iteration's tasks, over all processors, by operator type and pass."""
-    sums: dict[str, int] = {}
-    for i, launch in enumerate(model.plan.launches):
-        if launch.runs & TRAIN and launch.operator is not None:
+def times(model: Model, batch: Batch) -> dict[str, int]:
+    """ns of one more iteration's tasks, over this rank's devices, by operator type and pass."""
+    model.program.record(True)
+    run_series(model.program, TRAIN, [batch], lr=LEARNING_RATE)
+    sums: Counter[str] = Counter()
+    for task in model.program.record(False):
+        launch = model.plan.launches[task["launch"]] if task["launch"] >= 0 else None
+        if launch is not None and launch.operator is not None:
             key = f"{launch.operator.kind.type} {launch.pass_}"
-            sums[key] = sums.get(key, 0) + sum(last[1] for last in model.program.last(i) if last)
+            sums[key] += int(task["end_time"] - task["start_time"])
     return sums
 
 
@@ -73,7 +77,6 @@ def main() -> None:
     loss = ZOO[work.network].loss
     parameter = args.strategy == "parameter"
     strategy = parameter_parallel(model, loss) if parameter else args.strategy
-    library = rt()
     model.compile(
         SGD(LEARNING_RATE),
         loss,
@@ -84,7 +87,7 @@ def main() -> None:
     program = model.program
     alone = program.ranks == 1  # elsewhere copies cannot be counted
     if alone:
-        library.check(library.lib.fl_rt_count_copies(1))  # from here on, without initial weights
+        traffic(count_copies=True)  # from here on, without initial weights
     data, _ = model.bind(*work.data())
 
     def one_round(number: int) -> float:
@@ -96,7 +99,7 @@ def main() -> None:
     launches = [launch for launch in model.plan.launches if launch.runs & TRAIN]
     ready = {
         "ready": True,
-        "copied_bytes": int(library.lib.fl_rt_copied_bytes(-1, -1)) if alone else None,
+        "copied_bytes": traffic().copied if alone else None,
         "tasks": sum(len(launch.devices) for launch in launches),
         "launches": len(launches),
     }
@@ -105,8 +108,9 @@ def main() -> None:
         print(json.dumps(ready), flush=True)
     for number in numbers_of_rounds():
         rate = one_round(number)
+        its = times(model, Batch(data, work.batch_rows(number)[0]))
         if first:
-            print(json.dumps({"samples_per_second": rate, "times_ns": times(model)}), flush=True)
+            print(json.dumps({"samples_per_second": rate, "times_ns": its}), flush=True)
 
 
 if __name__ == "__main__":

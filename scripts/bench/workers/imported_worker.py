@@ -64,7 +64,7 @@ def main() -> None:
     launches = sum(1 for launch in model.plan.launches if launch.runs & TRAIN)
     print(json.dumps({"ready": True, "launches": launches}), flush=True)
     for _ in sys.stdin:
-        answer = {"samples_per_second": one_round(), "times_ns": times(model)}
+        answer = {"samples_per_second": one_round(), "times_ns": times(model, Batch(data, rows))}
         print(json.dumps(answer), flush=True)
 
 

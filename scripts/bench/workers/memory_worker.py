@@ -18,7 +18,7 @@ from common.workloads import LEARNING_RATE, Workload
 from flexlegion import Adam
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.profile_db import ProfileDB
-from flexlegion.machine.running import memory_in_use, running_machine
+from flexlegion.machine.running import running_machine, traffic
 from flexlegion.machine.topology import Topology
 from flexlegion.objective.precision import DEFAULT_STORAGE
 from flexlegion.profiling.local import local_topology
@@ -46,7 +46,11 @@ def measure(work: Workload, strategy: str, topology: Topology, storage: str) -> 
     names = machine.devices.names
     preferred = map(machine.devices.number, machine.devices.preferred)
     mine = [i for i in preferred if machine.owners[i] == machine.rank]
-    before, resident_before = memory_in_use(mine[0]), resident()
+
+    def in_use() -> int:
+        return traffic().in_use[mine[0]]
+
+    before, resident_before = in_use(), resident()
     model = work.model()
     optimizer = Adam(LEARNING_RATE)
     model.compile(optimizer, ZOO[work.network].loss, strategy=strategy, storage=storage)
@@ -59,10 +63,10 @@ def measure(work: Workload, strategy: str, topology: Topology, storage: str) -> 
         losses.append(sums.losses[0].loss / sums.losses[0].labels)
 
     run_series(program, TRAIN, batches, lr=LEARNING_RATE, report=report)
-    training = memory_in_use(mine[0]) - before
+    training = in_use() - before
     program.stage(PREDICT, batches[0])
     program.step(PREDICT, work.batch_size, NO_BATCH)
-    with_prediction = memory_in_use(mine[0]) - before
+    with_prediction = in_use() - before
     output = graph.operators[-1].inputs[0]
     problem = Problem(graph, topology, AnalyticCosts(), output, optimizer.states)
     timeline = full(problem, model.strategy)
@@ -86,9 +90,9 @@ def measure(work: Workload, strategy: str, topology: Topology, storage: str) -> 
     # Legion gives memory back some time later; what is left of one model is not the next one's.
     # Ranks look equally often, as looking issues a fence.
     deadline = time.monotonic() + (PATIENCE if machine.ranks == 1 else 0)
-    while time.monotonic() < deadline and memory_in_use(mine[0]) > before + RESULTS:
+    while time.monotonic() < deadline and in_use() > before + RESULTS:
         time.sleep(0.01)
-    result["left"] = memory_in_use(mine[0]) - before
+    result["left"] = in_use() - before
     return result
 
 

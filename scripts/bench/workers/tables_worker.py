@@ -8,14 +8,14 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from flexlegion.bindings.native import rt
-from flexlegion.machine.running import memory_in_use, running_machine
+from flexlegion.machine.running import running_machine, traffic
 from flexlegion.networks.references import load_model
 from flexlegion.objective.optimizers import SGD, Adam, Optimizer
 from flexlegion.training.program import TRAIN, Batch
@@ -36,15 +36,16 @@ def data_of(rows: int, tables: int, samples: int) -> tuple[list[npt.NDArray[Any]
 
 def copied(devices: list[int]) -> int:
     """Bytes that Legion copied between memories of devices, since they were counted."""
-    lib = rt().lib
-    return sum(int(lib.fl_rt_copied_bytes(a, b)) for a in devices for b in devices if a != b)
+    between = traffic().between
+    return sum(between[ends] for ends in permutations(devices, 2))
 
 
 def wait_until_free(before: dict[int, int]) -> None:
     """Legion gives memory back some time later. Ranks cannot wait: each look issues a fence."""
     deadline = time.monotonic() + (PATIENCE if running_machine().ranks == 1 else 0)
     while time.monotonic() < deadline:
-        if all(memory_in_use(i) <= size + RESULTS for i, size in before.items()):
+        in_use = traffic().in_use
+        if all(in_use[i] <= size + RESULTS for i, size in before.items()):
             return
         time.sleep(0.01)
 
@@ -64,7 +65,8 @@ def main() -> None:
     mine = [i for i in used if machine.owners[i] == machine.rank]
     optimizer = OPTIMIZERS[args.optimizer]
     results = []
-    before = {i: memory_in_use(i) for i in mine}
+    in_use = traffic().in_use
+    before = {i: in_use[i] for i in mine}
     for strategy in args.strategies.split(","):
         model = load_model(f"{MODEL}:dlrm", args.batch_size, args.sizes)
         model.compile(optimizer, model.loss, strategy=strategy)
@@ -74,7 +76,7 @@ def main() -> None:
         moved = []
         for i in range(args.iterations):
             if machine.ranks == 1:
-                rt().check(rt().lib.fl_rt_count_copies(1))
+                traffic(count_copies=True)
             rows = np.arange(args.batch_size) + i % 4 * args.batch_size
             sums: list[Any] = []
             run_series(
@@ -83,14 +85,13 @@ def main() -> None:
             model.program.wait()
             losses.append(sums[0].losses[0].loss / sums[0].losses[0].labels)
             moved.append(copied(used))
+        in_use = traffic().in_use
         results.append(
             {
                 "strategy": strategy,
                 "losses": losses,
                 "copied_bytes": moved,
-                "memory_bytes": {
-                    machine.devices.names[i]: memory_in_use(i) - before[i] for i in mine
-                },
+                "memory_bytes": {machine.devices.names[i]: in_use[i] - before[i] for i in mine},
                 "planned_bytes": {
                     name: model.plan.bytes_on(name) for name in machine.devices.names
                 },
