@@ -8,19 +8,13 @@ from typing import Any, Unpack
 
 from flexlegion.analysis import SHOWN
 from flexlegion.analysis.result import Iteration, iteration_of
-from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting, network_of
+from flexlegion.analysis.setting import AnyMachine, AnyModel, Given, Setting
 from flexlegion.base.arguments import typed
 from flexlegion.base.errors import UserError
 from flexlegion.console.blocks import Block, Pairs, Table
 from flexlegion.console.progress import ProgressBar
 from flexlegion.console.text import common_name, count, duration, volume
-from flexlegion.known_strategies import (
-    AnyStrategy,
-    granularity_of,
-    named,
-    read_strategy,
-    samples_only,
-)
+from flexlegion.known_strategies import AnyStrategy, samples_only
 from flexlegion.objective.training import TrainingOptions
 from flexlegion.report.timelines import figures, memory_excess
 from flexlegion.sim.deviations import Deviation, configuration, deviations
@@ -123,17 +117,8 @@ def explain(
     """
     if top < 1:
         raise UserError(f"the number of groups to show has to be at least 1, but is {top}")
-    network = network_of(model, **training)  # whose code may name the strategy
-    strategy = read_strategy(strategy)
-    setting = Setting.of(
-        network,
-        machine,
-        costs=costs,
-        profile_db=profile_db,
-        granularity=granularity_of(strategy),
-    )
-    problem = setting.problem
-    resolved = named(strategy, problem)
+    given = Given.of(model, machine, strategy, costs=costs, profile_db=profile_db, **training)
+    resolved, problem = given.strategy, given.setting.problem
     timeline = full(problem, resolved)
     excess = memory_excess(resolved, timeline)
     if excess is not None:
@@ -145,8 +130,8 @@ def explain(
     data = plain.iteration_time_ns if memory_excess(usual, plain) is None else None
     return Explained(
         **iteration_of(resolved, timeline),
-        setting=setting,
-        name=strategy if isinstance(strategy, str) else resolved.source,
+        setting=given.setting,
+        name=given.name,
         data_parallel_time_ns=data,
         speedup=data / timeline.iteration_time_ns if data else None,
         deviations=tuple(found),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Unpack
 
-from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting
+from flexlegion.analysis.setting import AnyMachine, AnyModel, Given, Setting
 from flexlegion.base.arguments import typed
 from flexlegion.base.errors import UserError
 from flexlegion.console.text import count, duration, names, table, wrapped
@@ -18,14 +18,14 @@ from flexlegion.exporters.spelling import comment
 from flexlegion.exporters.targets import Target
 from flexlegion.graph.graph import Operator
 from flexlegion.graph.tensor import Tensor
-from flexlegion.known_strategies import AnyStrategy, granularity_of, named, read_strategy
+from flexlegion.known_strategies import AnyStrategy
 from flexlegion.networks.network import Network
 from flexlegion.objective.precision import DEFAULT, DEFAULT_STORAGE
 from flexlegion.objective.training import TrainingOptions
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
 from flexlegion.strategy.configuration import ParallelConfig
-from flexlegion.strategy.strategy import ResolvedStrategy, Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy
 
 if TYPE_CHECKING:
     from flexlegion.graph.initializers import Array
@@ -186,34 +186,25 @@ def export(
     UserError
         If something does not exist or fit, or the target has no function for an operator.
     """
-    read = read_strategy(strategy)
-    setting = Setting.of(
-        model,
-        machine,
-        costs=costs,
-        profile_db=profile_db,
-        granularity=granularity_of(read),
-        **training,
-    )
-    return program_of(setting, read, to)
+    given = Given.of(model, machine, strategy, costs=costs, profile_db=profile_db, **training)
+    return program_of(given, to)
 
 
-def program_of(setting: Setting, strategy: str | Strategy, to: str) -> Exported:
-    """`export` for a model on a machine."""
+def program_of(its: Given, to: str) -> Exported:
+    """`export` of a strategy in its setting."""
+    setting, given = its.setting, its.strategy
     problem = setting.problem
     target = target_of(to, len(problem.devices))
     _check_numbers(setting.network, to)
     if unknown_types := missing(problem.graph, target):
         raise UserError(f"{to} has no function here for operators {', '.join(unknown_types)}")
-    given = named(strategy, problem)
     done, reasons = within(problem, given, target)
     before = full(problem, given).iteration_time_ns
     replaced = _priced(problem, given, done, reasons, before)
     time = full(problem, done).iteration_time_ns if replaced else before
     axes, divisions = joined(divisions_of(problem, done, target), target.axes)
     target = replace(target, axes=axes)
-    name = strategy if isinstance(strategy, str) else given.source
-    title = _title(setting, name, target, replaced)
+    title = _title(setting, its.name, target, replaced)
     origin = getattr(setting.network.model, "origin", None)
     network = setting.network
     text = program(
@@ -227,7 +218,7 @@ def program_of(setting: Setting, strategy: str | Strategy, to: str) -> Exported:
         network.training.optimizer.clip_norm,
     )
     memory = program_memory(problem, divisions, axes)
-    return Exported(text, done, replaced, time, before, memory, setting, name, target.name)
+    return Exported(text, done, replaced, time, before, memory, setting, its.name, target.name)
 
 
 def _check_numbers(network: Network, to: str) -> None:

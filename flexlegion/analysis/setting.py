@@ -18,6 +18,7 @@ from flexlegion.cost.model import Cost, CostModel, Linear, Shapes
 from flexlegion.cost.profile_db import ProfileDB, default_path
 from flexlegion.graph.graph import Operator
 from flexlegion.graph.operator_type import DimKind
+from flexlegion.known_strategies import AnyStrategy, granularity_of, named, read_strategy
 from flexlegion.machine.topology import Device, Topology
 from flexlegion.model.model import Model
 from flexlegion.networks.network import Network
@@ -28,6 +29,7 @@ from flexlegion.profiling.machines import load_machine
 from flexlegion.sim.problem import Problem
 from flexlegion.strategy.configuration import SPLIT
 from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
+from flexlegion.strategy.strategy import ResolvedStrategy, Strategy
 
 AnyModel = Model | Network | str | Path
 AnyMachine = Topology | str | Path
@@ -96,6 +98,57 @@ class Setting:
         operators, devices = len(self.problem.graph.operators), len(self.problem.devices)
         what = f"{operators} operators, {devices} devices; {self.network.goal}"
         return f"{self.network} on {self.machine}: {what}"
+
+
+@dataclass(frozen=True)
+class Given:
+    """A strategy in its setting, as whoever looks at one is given them.
+
+    Parameters
+    ----------
+    setting
+        Model, machine and costs.
+    strategy
+        As it fits there.
+    name
+        The strategy's, as it was given.
+    """
+
+    setting: Setting
+    strategy: ResolvedStrategy
+    name: str
+
+    @classmethod
+    def of(
+        cls,
+        model: AnyModel,
+        machine: AnyMachine,
+        strategy: AnyStrategy,
+        *,
+        costs: str = "auto",
+        profile_db: str | None = None,
+        **training: Unpack[TrainingOptions],
+    ) -> Given:
+        """For the arguments see `flexlegion.analysis.simulate.simulate`.
+
+        Raises
+        ------
+        UserError
+            If something does not exist or does not fit.
+        """
+        network = network_of(model, **training)  # whose code may name the strategy
+        read = read_strategy(strategy)
+        granularity = granularity_of(read)
+        setting = Setting.of(
+            network, machine, costs=costs, profile_db=profile_db, granularity=granularity
+        )
+        return cls.inside(setting, read)
+
+    @classmethod
+    def inside(cls, setting: Setting, strategy: str | Strategy) -> Given:
+        """A known strategy's name, or a strategy, in a setting that is cut as finely."""
+        resolved = named(strategy, setting.problem)
+        return cls(setting, resolved, strategy if isinstance(strategy, str) else resolved.source)
 
 
 def _warn_of_missing_rates(precision: str, topology: Topology, machine: str) -> None:

@@ -7,19 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Unpack
 
 from flexlegion.analysis.result import Iteration, iteration_of
-from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting, network_of
+from flexlegion.analysis.setting import AnyMachine, AnyModel, Given, Setting
 from flexlegion.base.arguments import typed
 from flexlegion.base.suggestions import unknown
 from flexlegion.console.blocks import Block
 from flexlegion.console.progress import ProgressBar
 from flexlegion.console.text import count
-from flexlegion.known_strategies import (
-    AnyStrategy,
-    granularity_of,
-    named,
-    read_strategy,
-    samples_only,
-)
+from flexlegion.known_strategies import AnyStrategy, samples_only
 from flexlegion.objective.training import TrainingOptions
 from flexlegion.report.timelines import described, details, memory_excess
 from flexlegion.sim.problem import Problem
@@ -117,25 +111,17 @@ def simulate(
     """
     if algorithm not in ALGORITHMS:
         raise unknown("algorithm", algorithm, ALGORITHMS)
-    network = network_of(model, **training)  # whose code may name the strategy
-    strategy = read_strategy(strategy)
-    setting = Setting.of(
-        network,
-        machine,
-        costs=costs,
-        profile_db=profile_db,
-        granularity=granularity_of(strategy),
-    )
-    resolved = named(strategy, setting.problem)
-    timeline = full(setting.problem, resolved)
+    given = Given.of(model, machine, strategy, costs=costs, profile_db=profile_db, **training)
+    resolved, problem = given.strategy, given.setting.problem
+    timeline = full(problem, resolved)
     reason = memory_excess(resolved, timeline)
     simulations = None
     if algorithm == "delta" and reason is None:
-        simulations = _check_delta(setting.problem, resolved, timeline)
+        simulations = _check_delta(problem, resolved, timeline)
     return Simulated(
         **iteration_of(resolved, timeline),
-        setting=setting,
-        name=strategy if isinstance(strategy, str) else resolved.source,
+        setting=given.setting,
+        name=given.name,
         reason=reason,
         algorithm="full" if simulations is None else algorithm,
         simulations=simulations,

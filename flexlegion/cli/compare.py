@@ -9,8 +9,7 @@ from flexlegion.cli.budget import add_budget_options
 from flexlegion.cli.command import Commands, add_command, add_report_option, answer
 from flexlegion.cli.network import (
     add_json_option,
-    add_machine_options,
-    add_network_options,
+    add_setting_options,
     asked,
 )
 from flexlegion.cli.outputs import output
@@ -27,8 +26,7 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
         "compare --model lenet --machine p100x4 --budget 3s",
         _run,
     )
-    add_network_options(parser)
-    add_machine_options(parser)
+    add_setting_options(parser)
     add_budget_options(parser, "; each of the two searches gets all of it")
     parser.add_argument(
         "--out", metavar="FILE", type=output("strategy"), help="write the strategy found as a file"

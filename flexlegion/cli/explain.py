@@ -8,10 +8,8 @@ from flexlegion.analysis import SHOWN
 from flexlegion.cli.command import Commands, add_command, answer
 from flexlegion.cli.network import (
     add_json_option,
-    add_machine_options,
-    add_network_options,
-    asked,
-    strategy_of,
+    add_setting_options,
+    asked_of_strategy,
 )
 from flexlegion.known_strategies.registry import strategy_names
 
@@ -26,8 +24,7 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
         _run,
     )
     parser.add_argument("strategy", help=f"a strategy file, or one of {strategy_names()}")
-    add_network_options(parser, from_file=True)
-    add_machine_options(parser, from_file=True)
+    add_setting_options(parser, from_file=True)
     parser.add_argument(
         "--top", type=int, default=SHOWN, metavar="N", help=f"show N choices; default: {SHOWN}"
     )
@@ -37,6 +34,5 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
 def _run(args: argparse.Namespace) -> None:
     from flexlegion.analysis.explain import explain
 
-    strategy, target = strategy_of(args)
-    result = explain(**asked(args, strategy, target), strategy=strategy, top=args.top)
+    result = explain(**asked_of_strategy(args), top=args.top)
     answer(args, result.facts(), str(result))

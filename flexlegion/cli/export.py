@@ -9,10 +9,8 @@ from flexlegion.base.quoting import warn
 from flexlegion.cli.command import Commands, add_command, answer
 from flexlegion.cli.network import (
     add_json_option,
-    add_machine_options,
-    add_network_options,
-    asked,
-    strategy_of,
+    add_setting_options,
+    asked_of_strategy,
 )
 from flexlegion.cli.outputs import output
 from flexlegion.console.text import count
@@ -43,8 +41,7 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
         help="also write the first values of all weights that are no parameters of a PyTorch "
         "module (.npz or .safetensors)",
     )
-    add_network_options(parser, from_file=True)
-    add_machine_options(parser, from_file=True)
+    add_setting_options(parser, from_file=True)
     add_json_option(parser)
 
 
@@ -52,8 +49,7 @@ def _run(args: argparse.Namespace) -> None:
     from flexlegion.analysis.export import export
     from flexlegion.training.checkpoints.weights import save_weights
 
-    strategy, target = strategy_of(args)
-    done = export(**asked(args, strategy, target), strategy=strategy, to=args.to)
+    done = export(**asked_of_strategy(args), to=args.to)
     write_text(args.out, done.text, "program")
     lines = [str(done), "", f"wrote {args.out}"]
     if args.weights is not None:

@@ -57,6 +57,12 @@ def add_machine_options(parser: argparse.ArgumentParser, *, from_file: bool = Fa
     add_cost_options(parser)
 
 
+def add_setting_options(parser: argparse.ArgumentParser, *, from_file: bool = False) -> None:
+    """What `asked` reads; `from_file`: what a strategy's file may say instead."""
+    add_network_options(parser, from_file=from_file)
+    add_machine_options(parser, from_file=from_file)
+
+
 def add_cost_options(parser: argparse.ArgumentParser) -> None:
     """``--costs``, ``--profile-db``."""
     parser.add_argument(
@@ -123,18 +129,26 @@ def _model_name(args: argparse.Namespace, found: Mapping[str, Any], source: str)
     return name
 
 
-def asked(
-    args: argparse.Namespace, strategy: str | Strategy | None = None, target: Target | None = None
-) -> dict[str, Any]:
+def asked(args: argparse.Namespace) -> dict[str, Any]:
     """Model, machine and costs for the functions of `flexlegion.analysis`.
-
-    What the options do not say is what the strategy was found for.
 
     Raises
     ------
     UserError
         If one of them is wrong, or not named.
     """
+    return _asked(args, None, None)
+
+
+def asked_of_strategy(args: argparse.Namespace) -> dict[str, Any]:
+    """The same, and the strategy; what the options do not say is what it was found for."""
+    strategy, target = strategy_of(args)
+    return _asked(args, strategy, target) | {"strategy": strategy}
+
+
+def _asked(
+    args: argparse.Namespace, strategy: str | Strategy | None, target: Target | None
+) -> dict[str, Any]:
     network = network_of(args, strategy, target)
     found: Mapping[str, Any] = strategy.found if isinstance(strategy, Strategy) else {}
     machine = args.machine or found.get("machine")

@@ -5,19 +5,19 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-from flexlegion.analysis.setting import Setting
+from flexlegion.analysis.setting import Given
 from flexlegion.base.errors import UserError
 from flexlegion.base.quoting import say
 from flexlegion.cli.command import Commands, add_command
 from flexlegion.cli.network import (
     add_cost_options,
     add_network_options,
-    asked,
+    asked_of_strategy,
     network_of,
     strategy_of,
 )
 from flexlegion.cli.outputs import output
-from flexlegion.known_strategies import granularity_of, named, resolve
+from flexlegion.known_strategies import resolve
 from flexlegion.known_strategies.registry import strategy_names
 from flexlegion.machine.devices import MAX_DEVICES, Devices
 from flexlegion.networks.network import Network
@@ -102,18 +102,18 @@ def _resolved(
     args: argparse.Namespace,
 ) -> tuple[Network, ResolvedStrategy, Mapping[str, str]]:
     """Network, strategy, and each device's memory: its own, if no machine says more."""
-    spec, target = strategy_of(args)
     if args.machine is not None:
         if args.cpus is not None or args.gpus is not None:
             raise UserError("--machine brings its devices along; leave out --cpus and --gpus")
-        setting = Setting.of(**asked(args, spec, target), granularity=granularity_of(spec))
-        problem = setting.problem
-        memory_of = {device.name: device.memory for device in problem.topology.devices}
-        return setting.network, named(spec, problem), memory_of
+        given = Given.of(**asked_of_strategy(args))
+        devices = given.setting.problem.topology.devices
+        memory_of = {device.name: device.memory for device in devices}
+        return given.setting.network, given.strategy, memory_of
+    spec, target = strategy_of(args)
     network = network_of(args, spec, target)
-    devices = _devices(args, spec)
-    memory_of = dict(zip(devices.names, devices.names, strict=True))
-    return network, resolve(spec, network.graph, devices), memory_of
+    machine = _devices(args, spec)
+    memory_of = dict(zip(machine.names, machine.names, strict=True))
+    return network, resolve(spec, network.graph, machine), memory_of
 
 
 def _devices(args: argparse.Namespace, spec: str | Strategy) -> Devices:

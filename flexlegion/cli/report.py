@@ -8,10 +8,8 @@ from flexlegion.base.errors import UserError
 from flexlegion.cli.command import Commands, add_command, answer
 from flexlegion.cli.network import (
     add_json_option,
-    add_machine_options,
-    add_network_options,
-    asked,
-    strategy_of,
+    add_setting_options,
+    asked_of_strategy,
 )
 from flexlegion.cli.outputs import output
 from flexlegion.known_strategies.registry import strategy_names
@@ -44,8 +42,7 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
         metavar="FILE",
         help="a timeline that 'flexlegion train --timeline' wrote, shown beside the simulated one",
     )
-    add_network_options(parser, from_file=True)
-    add_machine_options(parser, from_file=True)
+    add_setting_options(parser, from_file=True)
     add_json_option(parser)
 
 
@@ -54,8 +51,7 @@ def _run(args: argparse.Namespace) -> None:
 
     if args.out is None and args.svg is None:
         raise UserError("nothing to write; give --out FILE, --svg FILE, or both")
-    strategy, target = strategy_of(args)
-    result = report_on(**asked(args, strategy, target), strategy=strategy, measured=args.measured)
+    result = report_on(**asked_of_strategy(args), measured=args.measured)
     written = {}
     if args.out is not None:
         result.save(args.out)

@@ -11,8 +11,7 @@ from flexlegion.cli.budget import add_budget_options
 from flexlegion.cli.command import Commands, add_command, answer
 from flexlegion.cli.network import (
     add_json_option,
-    add_machine_options,
-    add_network_options,
+    add_setting_options,
     asked,
 )
 from flexlegion.cli.outputs import output
@@ -41,8 +40,7 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
         "search --model lenet --machine p100x4 --budget 5s --out s.json",
         _run,
     )
-    add_network_options(parser)
-    add_machine_options(parser)
+    add_setting_options(parser)
     parser.add_argument(
         "--out",
         required=True,

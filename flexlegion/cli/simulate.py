@@ -8,10 +8,8 @@ from flexlegion.base.quoting import warn
 from flexlegion.cli.command import Commands, add_command, answer
 from flexlegion.cli.network import (
     add_json_option,
-    add_machine_options,
-    add_network_options,
-    asked,
-    strategy_of,
+    add_setting_options,
+    asked_of_strategy,
 )
 from flexlegion.cli.outputs import output
 from flexlegion.known_strategies.registry import strategy_names
@@ -27,8 +25,7 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
         "simulate --model lenet --machine p100x4 --strategy data",
         _run,
     )
-    add_network_options(parser, from_file=True)
-    add_machine_options(parser, from_file=True)
+    add_setting_options(parser, from_file=True)
     parser.add_argument(
         "--strategy",
         default="data",
@@ -53,8 +50,7 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
 def _run(args: argparse.Namespace) -> None:
     from flexlegion.analysis.simulate import simulate
 
-    strategy, target = strategy_of(args)
-    result = simulate(**asked(args, strategy, target), strategy=strategy, algorithm=args.algorithm)
+    result = simulate(**asked_of_strategy(args), algorithm=args.algorithm)
     if result.reason is not None:
         warn(result.reason)
     facts = result.facts()

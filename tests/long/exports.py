@@ -38,6 +38,7 @@ from exported import (
 from zoo_cases import CASES
 
 from flexlegion.analysis.export import Exported, program_of
+from flexlegion.analysis.setting import Given
 from flexlegion.base.errors import UserError
 from flexlegion.console.text import table
 from flexlegion.exporters.targets import TARGETS
@@ -57,7 +58,7 @@ def exported(name: str, to: str, seed: int) -> Exported:
         if allowed
         else named(f"random:{seed}", setting.problem)
     )
-    done = program_of(setting, strategy, to)
+    done = program_of(Given.inside(setting, strategy), to)
     ast.parse(done.text)
     replaced = {operator for each in done.replaced for operator in each.operators}
     if allowed and replaced:
