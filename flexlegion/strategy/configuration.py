@@ -133,9 +133,12 @@ class ParallelConfig:
                     f"{where} has degree {degree} in dimension '{dim.name}'; degrees start at 1"
                 )
             if degree > 1 and dim.kind is DimKind.NONE:
+                cannot = "it cannot be split"
+                if operator.looks_up:
+                    cannot = "what looks rows up in a table is split by its columns and rows alone"
                 raise UserError(
-                    f"{where} splits dimension '{dim.name}' into {degree} parts, but it cannot be "
-                    "split; its degree has to be 1"
+                    f"{where} splits dimension '{dim.name}' into {degree} parts, but {cannot}; its "
+                    "degree has to be 1"
                 )
             if degree > extent:
                 what = "a batch of" if dim.name == "sample" else "an extent of"

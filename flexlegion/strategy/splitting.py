@@ -39,28 +39,6 @@ def data_dim(operator: Operator) -> int | None:
     return kinds.index(DimKind.SAMPLE) if DimKind.SAMPLE in kinds else None
 
 
-def columns_alone(operator: Operator, config: ParallelConfig) -> ParallelConfig:
-    """A configuration that fits what looks rows up: its table's columns and rows alone are split.
-
-    Split in any other way, an operator that looks rows up is split into as many pieces of the
-    columns. All others stay as they are.
-
-    Parameters
-    ----------
-    operator
-        Any.
-    config
-        Its configuration, with a degree for each dimension.
-    """
-    if not operator.looks_up or len(config.devices) != config.tasks:
-        return config
-    column = len(operator.output.shape) - 1
-    whole = all(degree == 1 for degree in config.degrees[:column])
-    if len(config.degrees) != len(operator.dims) or whole:
-        return config
-    return split(operator, column, config.devices)
-
-
 def table_rows(operator: Operator) -> int | None:
     """The dimension of an embedding's space that are its table's rows, if it can be split."""
     for access in operator.kind.weight_access(operator.input_shapes):

@@ -19,7 +19,6 @@ from flexlegion.machine.devices import Devices
 from flexlegion.objective.losses import parts_of_loss
 from flexlegion.strategy.configuration import SUMS, ParallelConfig
 from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity, from_json, to_json
-from flexlegion.strategy.splitting import columns_alone
 
 SCHEMA_VERSION = 2
 KEYS = ("schema_version", "found", "granularity", "operators")
@@ -108,9 +107,8 @@ class Strategy(Mapping[str, ParallelConfig]):
     def checked(self, graph: Graph, devices: Devices) -> ResolvedStrategy:
         """The strategy resolved for a graph and a machine, if it fits them.
 
-        Its configurations are `filled`. What looks rows up in a table is split by the table's
-        columns and rows alone, see `columns_alone`. A strategy that carries a fingerprint fits the
-        same graph alone, with any batch size and loss.
+        Its configurations are `filled`, and otherwise what they were. A strategy that carries a
+        fingerprint fits the same graph alone, with any batch size and loss.
 
         Raises
         ------
@@ -131,7 +129,7 @@ class Strategy(Mapping[str, ParallelConfig]):
                 f"{self.source}: no configuration for operator{'s' * (len(missing) > 1)} "
                 f"{_some(missing)}; a strategy has one entry for each operator of the model"
             )
-        configs = {name: columns_alone(op, filled[name]) for name, op in operators.items()}
+        configs = {name: filled[name] for name in operators}
         for name, operator in operators.items():
             configs[name].check(operator, devices, self.source)
         return ResolvedStrategy(configs, self, graph, devices)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flexlegion import Model, UserError
+from flexlegion import Model, ParallelConfig, Strategy, UserError
 from flexlegion.graph.graph import Graph
 from flexlegion.known_strategies import resolve
 from flexlegion.known_strategies.gnmt import layer_depths
@@ -359,3 +359,20 @@ def test_they_fit_any_network_and_machine(machine: str, batch_size: int) -> None
     for graph in (with_loss(build("lenet", batch_size)), unrolled(batch_size), small.graph):
         for name in ("expert", "one-weird-trick", "gnmt"):
             resolve(name, graph, topology.names)
+
+
+def test_look_ups_are_split_by_columns_and_rows_or_refused() -> None:
+    model = Model(4)
+    model.embedding(model.input((6,), dtype="int32"), 20, 8, name="embed")
+    devices = Devices.of(gpus=2)
+
+    def strategy(*degrees: int) -> Strategy:
+        return Strategy({"embed": ParallelConfig(degrees, ("gpu:0", "gpu:1"))})
+
+    by_columns = strategy(1, 1, 2).checked(model.graph, devices)
+    assert by_columns["embed"].degrees[:3] == (1, 1, 2)
+    message = "'sample' into 2 parts, but what looks rows up in a table is split by its columns"
+    with pytest.raises(UserError, match=message):
+        strategy(2, 1, 1).checked(model.graph, devices)
+    with pytest.raises(UserError, match=message):
+        by_columns.changed(strategy(2, 1, 1))
