@@ -263,7 +263,8 @@ class Graph:
         for tensor, access in zip((*inputs, *weights), accesses, strict=True):
             tensor.table = access.looks_up and (tensor.table or tensor not in self._used)
             self._used.add(tensor)
-        # As the native code finds it, in `GraphFacts`; cost models ask before there is a problem.
+        # Layers and cost models ask before there is a whole graph that native code could be asked
+        # about. That finds the same, or no plan is made (`flexlegion.plan.native_graph.facts_of`).
         gradient = any(tensor.requires_gradient for tensor in (*inputs, *weights))
         outputs = [
             Tensor(

@@ -30,8 +30,6 @@ class GraphFacts:
         The operators that lead to no output and no loss: nothing executes them.
     backward
         The operators that training runs backward.
-    differentiable
-        The tensors of which training wants the gradient; `Tensor.requires_gradient` says the same.
     updated
         The weights that training updates.
     lookups
@@ -44,7 +42,6 @@ class GraphFacts:
     trained: list[Operator]
     idle: list[Operator]
     backward: set[Operator]
-    differentiable: set[Tensor]
     updated: set[Tensor]
     lookups: dict[Tensor, list[Operator]]
     scales: bool
@@ -101,13 +98,14 @@ def facts_of(graph: Graph, its: Any) -> GraphFacts:
         if table >= 0:
             lookups.setdefault(tensors[table], []).append(operator)
     backward = items(its.backward, len(operators))
-    gradient = items(its.gradient, len(tensors))
+    # Python's tensors have said it before there was a whole graph: layers and cost models ask.
+    gradients = [bool(wanted) for wanted in items(its.gradient, len(tensors))]
+    assert gradients == [tensor.requires_gradient for tensor in tensors]
     owners = items(its.owner, len(tensors))
     return GraphFacts(
         [op for op, run in zip(operators, runs, strict=True) if run & trains],
         [op for op, run in zip(operators, runs, strict=True) if not run],
         {op for op, runs_it in zip(operators, backward, strict=True) if runs_it},
-        {tensor for tensor, wanted in zip(tensors, gradient, strict=True) if wanted},
         {tensor for tensor, owner in zip(tensors, owners, strict=True) if owner >= 0},
         lookups,
         bool(its.scales),
