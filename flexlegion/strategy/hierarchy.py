@@ -34,14 +34,17 @@ def hierarchical(
     graph
         Whose.
     devices
-        With their nodes. Where none of these has several, nothing changes.
+        With their nodes.
     """
-    nodes = [devices.nodes[devices.number(name)] for name in devices.preferred]
-    if not 1 < len(set(nodes)) < len(nodes):
-        return dict(configs)
     least = DEFAULT_GRANULARITY.shard_bytes
     large = {op.name for op in graph.operators if trained_bytes(op) >= least}
+
+    def saves(config: ParallelConfig) -> bool:
+        """Whether its devices are in several nodes, of which some have several."""
+        used = set(config.devices)
+        return 1 < len({devices.nodes[devices.number(name)] for name in used}) < len(used)
+
     return {
-        name: replace(config, hierarchical=True) if name in large else config
+        name: replace(config, hierarchical=True) if name in large and saves(config) else config
         for name, config in configs.items()
     }
