@@ -83,7 +83,7 @@ TEST_CASE("the gradient of a maximum that is NaN goes to the first NaN") {
   c.inputs[0].at(1, 0, 2, 3) = kNan;
   c.inputs[0].at(1, 1, 2, 5) = kNan;
   const Tensor dy = Tensor::random(c.output_shape, 7);
-  const Results results = run_tiles(c, random_tiles(c.output_shape, {3, 3}, 0), dy);
+  Results results = run_tiles(c, random_tiles(c.output_shape, {3, 3}, 0), dy);
   CHECK(std::isnan(results.output.data[5 * 1 + 2]));
   for (int k = 0; k < 24; ++k) {
     const float expected = k == 3 ? dy.data[5 * 1 + 2] : 0.0f;
