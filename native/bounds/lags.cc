@@ -1,6 +1,11 @@
 // What Bounds knows of single operators and of pairs of them, for each configuration: how long
 // tasks take, and how much later than a task of one operator a task of another can start at the
 // earliest. All of that is asked of sim/charges.h.
+//
+// A lag is the least time between the end of one task and the start of another that waits for it:
+// the transfer of what they share over the route alone, without other traffic, and what has to be
+// combined on the way. A pair without overlap has no lag. For each edge and each pair of
+// configurations there are two tables of lags, for values forwards and for gradients backwards.
 #include <algorithm>
 #include <numeric>
 
@@ -9,6 +14,8 @@
 
 namespace flexlegion {
 
+// Of each configuration: the times of its tasks, what it puts on each device, and how long its
+// tasks wait for loads.
 void Bounds::fill(Node& node) {
   const Graph& graph = problem_.graph;
   const MachineModel& machine = problem_.machine;
@@ -28,6 +35,7 @@ void Bounds::fill(Node& node) {
       if (operand.role != Role::input) continue;
       if (graph.tensors[operand.tensor].kind != TensorKind::input) continue;
       const LoadSource source = load_source(graph, problem_.facts, operand.tensor);
+      // A batch that several operators read is loaded once, as the first of them reads it.
       if (source.first_reader != node.op) continue;  // cut as another operator is
       const auto devices = load_config(graph, source, split.degrees, config.devices).devices;
       const auto times = load_times(problem_, geometry_, operand.tensor, devices);
@@ -81,6 +89,8 @@ void Bounds::fill_updates(Node& node) {
       node.work[c] += time;
       for (std::size_t k = 0; k < devices.size(); ++k) {
         if (update.shares[t][k].values == 0) continue;
+        // A tail: gradients sent to the update, the update, and the weights' way back to whoever
+        // waits longest.
         const Time there = arrival(machine, devices[k], device, sent[k][device]);
         tails[k] = std::max(tails[k], there + time + back);
       }
@@ -88,6 +98,7 @@ void Bounds::fill_updates(Node& node) {
   }
 }
 
+// One edge for each pair of operators, with all tensors between them.
 void Bounds::find_edges() {
   const Graph& graph = problem_.graph;
   IdVector<TensorId, std::pair<int, int>> producer(graph.tensors.size(),
@@ -145,6 +156,9 @@ void Bounds::add_sums(OpId writer, int output, const PricedConfig& theirs, const
   }
 }
 
+// For each pair of configurations, two matrices of lags: how much later a reader's task can start
+// than a writer's task has ended, and backward the other way round. Several tensors between two
+// operators give the largest of their lags, since a task waits for all of them.
 void Bounds::fill(Edge& edge) {
   const Node &writer = nodes_[edge.from], &reader = nodes_[edge.to];
   const Graph& graph = problem_.graph;
@@ -196,6 +210,8 @@ void Bounds::fill(Edge& edge) {
         }
       }
       for (int j = 0; j < forward.width; ++j) {
+        // Whether every task of the reader waits for the writer, and every backward task of the
+        // writer for the reader, whatever the configurations: find_idle() relies on it.
         bool reads = false;
         for (int k = 0; k < backward.width; ++k) {
           reads = reads || forward.at[static_cast<std::size_t>(k * forward.width + j)] != kNone;

@@ -146,6 +146,8 @@ class BatchNorm : public Kernel {
 
   // With r = 1 / sqrt(variance + epsilon): dgamma = r t, dbeta = s, dmean = -gamma r s, and
   // dvariance = -gamma r^3 t / 2.
+  // One pass for dx, the residual's gradient and both sums. Each channel's parameters and moments
+  // follow from its sums.
   void backward(KernelTask& task) override {
     const TensorView& output_grad = task.output_grads[0];
     if (output_grad.tile.empty()) return;

@@ -25,6 +25,7 @@ Matrix packed_matrix(void* data, const TensorView& view, DataType type) {
   return Matrix::row_major(data, cols == 0 ? 0 : view.volume() / cols, cols, cols, type);
 }
 
+// Then the tile is a matrix where it lies.
 bool rows_at_equal_distances(const TensorView& view) {
   Matrix matrix;
   return matrix_in_place(view, matrix);
@@ -136,6 +137,7 @@ void multiply_on_device(const Matrix& a, const Matrix& b, const Matrix& c, float
 // an H100, products ran at 700 TFLOP/s, and at 96 where an extent had a rest.
 constexpr std::int64_t kWorthSplitting = std::int64_t{1} << 30;
 
+// Rows are the columns of the transposed matrix.
 Matrix some_rows(const Matrix& m, std::int64_t first, std::int64_t count) {
   return columns(m.transposed(), first, count).transposed();
 }

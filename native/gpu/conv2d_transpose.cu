@@ -63,6 +63,7 @@ class Conv2dTranspose : public Kernel {
   bool accumulates() const override { return true; }
   bool takes(DataType) const override { return true; }
 
+  // Some samples at a time: their columns by one product, then their outputs.
   void forward(KernelTask& task) override {
     const TensorView& output = task.outputs[0];
     if (output.tile.empty()) return;
@@ -84,6 +85,7 @@ class Conv2dTranspose : public Kernel {
     out.commit();
   }
 
+  // The columns' gradients of some samples, then two products with them.
   void backward(KernelTask& task) override {
     const TensorView& output_grad = task.output_grads[0];
     if (output_grad.tile.empty()) return;

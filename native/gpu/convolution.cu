@@ -320,6 +320,7 @@ Reals buffer(const Plan& plan, int slot, std::int64_t n) {
   return {scratch(slot, floats_for(n, plan.type)), plan.type};
 }
 
+// Conversions do not look at shapes, so operands are one row of numbers.
 TensorView row_of(const Reals& values, std::int64_t n) {
   return dense_view(values.data(), Rect::of_shape({n}), {n}, values.type());
 }
@@ -332,6 +333,7 @@ const void* operand(const Plan& plan, int slot, const Reals& values, std::int64_
   return copy.data();
 }
 
+// x as cuDNN reads it: padded in memory if the two ends differ, else in its type, else as it is.
 const void* padded_input(const ConvTile& v, const Plan& plan, const Reals& x) {
   const std::int64_t n = padded_volume(v, plan);
   if (!plan.pads_in_memory()) return operand(plan, kInputSlot, x, n);
@@ -342,7 +344,8 @@ const void* padded_input(const ConvTile& v, const Plan& plan, const Reals& x) {
   return padded.data();
 }
 
-// Where cuDNN writes n elements, and how these become the result.
+// Where cuDNN writes n elements, and how these become the result. Results of another type are
+// computed in scratch memory, and converted afterwards.
 class Result {
  public:
   Result(const Plan& plan, int slot, const Reals& values, std::int64_t n)

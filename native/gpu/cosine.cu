@@ -87,6 +87,7 @@ class Cosine : public Kernel {
     y.commit();
   }
 
+  // dy / (|x| |w|) is a factor of both products, so it is made once.
   void backward(KernelTask& task) override {
     if (task.output_grads[0].tile.empty()) return;
     const DataType type = task.inputs[0].type;

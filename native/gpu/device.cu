@@ -77,6 +77,8 @@ void check(cudnnStatus_t status) {
   if (status != CUDNN_STATUS_SUCCESS) fail("cuDNN", cudnnGetErrorString(status));
 }
 
+// Scratch slots are a task's own: each task begins with an empty arena. A device's tasks follow
+// each other (device_functions.cu), so two never use it at once.
 void begin_task(cudaStream_t stream, void* arena, std::int64_t arena_bytes) {
   State& mine = state();
   mine.stream = stream;
@@ -86,8 +88,10 @@ void begin_task(cudaStream_t stream, void* arena, std::int64_t arena_bytes) {
   mine.slots.clear();
 }
 
+// The stream of the task that this thread runs: Realm waits for it alone.
 cudaStream_t stream() { return state().stream; }
 
+// Made when it is first needed: handles take memory and time.
 cublasHandle_t blas() {
   State& mine = state();
   if (mine.blas == nullptr) {
@@ -119,6 +123,7 @@ cudnnHandle_t dnn() {
 // How algorithms with a workspace learn how much of it they may ask for.
 std::int64_t scratch_left() { return state().bytes - state().used; }
 
+// With as much again left over for what else the task needs.
 bool scratch_fits(int slot, std::int64_t elements) {
   const State& mine = state();
   const auto its = mine.slots.find(slot);

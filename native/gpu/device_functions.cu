@@ -51,6 +51,7 @@ TensorView used(const TensorView& gradient, const WeightUpdate& update) {
   return result;
 }
 
+// Of a stack with one slot, that slot.
 TensorView summed_gradient(const TensorView& stack) {
   return summed(stack, kSummedSlot, *flexlegion::device_functions(DeviceKind::gpu));
 }
@@ -306,6 +307,7 @@ int peer_class(int from, int to) {
 
 #endif
 
+// What is not compiled for a device stays null, and is never called there.
 DeviceFunctions functions() {
   DeviceFunctions result;
   result.copy = gpu::copy_view;

@@ -73,6 +73,7 @@ class Gelu : public Kernel {
   static constexpr float kDensity = 0.39894228040143268f;   // 1 / sqrt(2 pi)
 };
 
+// A factory is a plain function, so which activation it makes is a template's argument.
 template <Activation kActivation>
 std::unique_ptr<Kernel> make(const Attributes&) {
   return std::make_unique<ElementWise>(kActivation);

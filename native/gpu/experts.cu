@@ -30,6 +30,7 @@ const std::int32_t* chosen_rows(const float* gates, std::int64_t rows, std::int6
     sizes[e] = count;
   });
   counts.resize(static_cast<std::size_t>(experts));
+  // The host has to know the numbers of rows: they are extents of products that it launches.
   read_integers(sizes, experts, counts.data());
   return list;
 }
@@ -62,6 +63,7 @@ struct Gpu {
     return Matrix::row_major(scratch(slot, floats_for(block.most * cols, type)), block.count, cols,
                              cols, type);
   }
+  // A thread an element: neighbours copy neighbours of one row.
   static void gather(const Matrix& from, const Block& block, const Matrix& to) {
     for_each(to.rows * to.cols,
              [numbers = block.rows, cols = to.cols, from = reals(from), to = reals(to)] FL_BODY(
@@ -80,6 +82,8 @@ struct Gpu {
       h[i] = f.value(a[i]) * (other == nullptr ? 1.0f : other[i]);
     });
   }
+  // A team a row of the block: the gate's gradient is a sum along the row, all else is
+  // element-wise.
   static void differentiate(ExpertActivation f, const Operands& of, const Block& block,
                             const Hidden& hidden, const Matrix& p, const Hidden& grads,
                             float* dgates) {

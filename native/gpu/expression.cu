@@ -125,6 +125,7 @@ class Expression : public Kernel {
     for_each(y.volume(), [=] FL_BODY(std::int64_t i) { to[i] = result_of(x, i); });
   }
 
+  // Inputs of the output's shape share one launch; each that is broadcast takes one of its own.
   void backward(KernelTask& task) override {
     const TensorView& dy = task.output_grads[0];
     const BackwardWork work(program_, task);

@@ -129,6 +129,7 @@ class FusedProduct {
     return layout;
   }
 
+  // The first choice of the heuristics, of those that these addresses and so much workspace allow.
   void choose(const Shape& shape) {
     cublasLtMatmulPreference_t preference{};
     check(cublasLtMatmulPreferenceCreate(&preference));

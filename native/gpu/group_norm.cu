@@ -72,6 +72,7 @@ class GroupNorm : public Kernel {
   bool accumulates() const override { return true; }
   bool takes(DataType) const override { return true; }
 
+  // The group's moments, then its elements again.
   void forward(KernelTask& task) override {
     const TensorView& output = task.outputs[0];
     if (output.tile.empty()) return;

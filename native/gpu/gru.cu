@@ -116,6 +116,7 @@ class Gru : public Kernel {
   bool accumulates() const override { return true; }
   bool takes(DataType) const override { return true; }
 
+  // The inputs' products of all steps, then step by step the states' product and the cells.
   void forward(KernelTask& task) override {
     if (task.outputs[0].tile.empty()) return;
     const Layer layer(task, reverse_);
@@ -145,6 +146,8 @@ class Gru : public Kernel {
     gpu::copy_view(task.outputs[1], last);
   }
 
+  // From the last step to the first. The gradients of both products' results are kept for all
+  // steps, and the weights' gradients are products over all of them at the end.
   void backward(KernelTask& task) override {
     if (task.outputs[2].tile.empty()) return;
     const Layer layer(task, reverse_);

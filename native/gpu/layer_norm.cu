@@ -51,6 +51,7 @@ class LayerNorm : public Kernel {
   bool accumulates() const override { return true; }
   bool takes(DataType) const override { return true; }
 
+  // The row's moments, then the row again, which the caches still hold.
   void forward(KernelTask& task) override {
     const TensorView& output = task.outputs[0];
     if (output.tile.empty()) return;

@@ -149,7 +149,8 @@ class SoftmaxCrossEntropy : public Kernel {
   float smoothing_;
 };
 
-// The gradient of an input is `value` where a label counts; labels come last.
+// The gradient of an input is `value` where a label counts; labels come last. The statistics have
+// simple slopes: 1 for the log of the sum, - smoothing for the mean.
 void write_gradient(const KernelTask& task, std::size_t input, std::int64_t classes, float value) {
   if (!task.wants_input_grad(input)) return;
   const LabelRows rows(task.input_grads[input], task.run);

@@ -177,6 +177,7 @@ class Lstm : public Kernel {
     give(task.outputs[2], Matrix::row_major(cells, n, units, steps * kPlanes * units));
   }
 
+  // The gates' gradients step by step, then products over all steps at once.
   void backward(KernelTask& task) override {
     if (task.outputs[3].tile.empty()) return;
     const Layer layer(task, reverse_);

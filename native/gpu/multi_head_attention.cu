@@ -43,7 +43,8 @@ enum Slot {
   kScoreGrads
 };
 
-// The same tile as (n, heads, rows, channels).
+// The same tile as (n, heads, rows, channels). Heads come before rows, so that each head's rows are
+// one matrix.
 TensorView by_head(const TensorView& view) {
   TensorView result = view;
   std::swap(result.tile.lo[1], result.tile.lo[2]);
@@ -172,6 +173,7 @@ Matrix beside(const Matrix& scores, Slot slot, const Operands& x, const Block& b
 void add_bias(const Scores& scores, const Bias& bias, float* to, std::int64_t rows) {
   for_each_team(rows, scores.keys, [=] FL_BODY(const Team& team, std::int64_t r) {
     const Reals from = scores.bias_row(bias, r);
+    // A team a row: the bias's row may be shared by samples, heads or queries.
     float* const row = to + r * scores.keys;
     for (std::int64_t j = team.rank; j < scores.keys; j += team.size) {
       row[j] += from[j * bias.step[3]];
@@ -239,6 +241,8 @@ class MultiHeadAttention : public Kernel {
   bool takes(DataType) const override { return true; }
   bool repeats() const override { return dropout_.rate == 0; }
 
+  // The fused way, if it has one for this task; else block by block: the products of queries and
+  // keys, their softmax, and its product with the values.
   void forward(KernelTask& task) override {
     if (task.outputs[0].tile.empty()) return;
     if (!dropout_.drops_in(task.run) && fused_attention(task, causal_, scale_)) return;
@@ -253,6 +257,9 @@ class MultiHeadAttention : public Kernel {
     y.commit();
   }
 
+  // Block by block: weights again, then the values' gradient, the scores' gradient, and from it
+  // those of queries, keys and bias. Blocks are independent but for the bias, which has terms from
+  // all of them.
   void backward(KernelTask& task) override {
     if (task.output_grads[0].tile.empty()) return no_gradients(task);
     if (!dropout_.drops_in(task.run) && fused_attention_backward(task, causal_, scale_)) return;
@@ -311,6 +318,7 @@ class MultiHeadAttention : public Kernel {
     multiply(block.queries(x.q), block.keys(x.k).transposed(), scores, false, scale_);
     const std::int64_t rows = scores.batch * scores.rows;
     if (x.bias.data.present()) add_bias(x.places(block), x.bias, scores.f32(), rows);
+    // In causal attention, query i sees the keys up to i: the rest of its row takes no part.
     const RowLengths lengths{scores.cols, causal_, x.queries.tile.lo[1] + 1, x.q.rows};
     const Matrix result = beside(scores, kWeights, x, block);
     softmax_rows(scores.f32(), reals(result), rows, scores.cols, lengths);

@@ -75,7 +75,8 @@ void for_each_place(const TensorView& of, const TensorView& other, const Body& b
   }
 }
 
-// The first largest elements of a window, and which of the window's these are.
+// The first largest elements of a window, and which of the window's these are. A thread keeps the
+// best element so far of each of its channels, and the number of its place.
 template <int W>
 struct Winners {
   Lanes<W> values;

@@ -138,6 +138,7 @@ class Reduce : public Kernel {
     sum(x, y, static_cast<float>(reduction_.factor(x)));
   }
 
+  // An empty output has no gradient to give.
   void backward(KernelTask& task) override {
     if (!task.wants_input_grad(0) || task.output_grads[0].tile.empty()) return;
     const TensorView& dx = task.input_grads[0];

@@ -58,6 +58,7 @@ struct LogAddExp {
 
 }  // namespace
 
+// Equal types are copied as bits; others go through floats.
 void copy_view(const TensorView& to, const TensorView& from) {
   if (to.tile.empty()) return;
   if (!to.fits(from.type)) {

@@ -140,6 +140,7 @@ FLEXLEGION_SIMD void affine(const Affine& f, const Bfloat16* x, const Bfloat16* 
   affine_of(f, x, addend, y, g);
 }
 
+// The loops have one type for all tiles of a task.
 void check_alike(const TensorView& a, const TensorView& b) {
   if (!a.fits(b.type)) throw std::logic_error("tiles that are stored differently");
 }

@@ -336,6 +336,7 @@ class Conv2d : public Kernel {
             onednn::attributes(activation)};
   }
 
+  // In floats, rounded up: the layout may be of another type, and padded.
   static float* liked_memory(const memory::desc& desc) {
     return scratch(kLikedSlot, static_cast<std::int64_t>(desc.get_size() + 3) / 4);
   }

@@ -52,6 +52,7 @@ class Conv2dTranspose : public Kernel {
   bool shares_out() const override { return true; }
   bool takes(DataType type) const override { return type == DataType::bfloat16; }
 
+  // Some samples at a time, while their columns stay in the cache.
   void forward(KernelTask& task) override {
     const TensorView& output = task.outputs[0];
     if (output.tile.empty()) return;
@@ -81,6 +82,7 @@ class Conv2dTranspose : public Kernel {
     y.commit();
   }
 
+  // The columns' gradients of some samples, and both products with them.
   void backward(KernelTask& task) override {
     const TensorView& output_grad = task.output_grads[0];
     if (output_grad.tile.empty()) return;

@@ -82,6 +82,7 @@ class ElementWise : public Kernel {
   virtual void differentiate(const KernelTask& task, bool adds) = 0;
 };
 
+// A loop of our own: strided tiles need no packing, and any type is widened on the way.
 class Relu : public ElementWise {
  public:
   bool takes(DataType) const override { return true; }

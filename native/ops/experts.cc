@@ -91,6 +91,7 @@ class Cpu {
   static bool takes(DataType type) { return type == DataType::bfloat16; }
   static void zero(float* data, std::int64_t n) { std::fill_n(data, n, 0.0f); }
   static void zero_view(const TensorView& view) { flexlegion::zero_view(view); }
+  // So many rows that the number is a multiple of kRounded.
   static Matrix matrix(int slot, const Block& block, std::int64_t cols, DataType type) {
     const std::int64_t rows = (block.count + kRounded - 1) / kRounded * kRounded;
     return Matrix::row_major(scratch(slot, floats_for(rows * cols, type)), rows, cols, cols, type);

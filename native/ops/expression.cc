@@ -181,6 +181,7 @@ class Expression : public Kernel {
   bool accumulates() const override { return true; }
   bool takes(DataType) const override { return true; }
 
+  // Block by block, in place if the output is dense floats.
   void forward(KernelTask& task) override {
     const TensorView& y = task.outputs[0];
     if (y.tile.empty()) return;
@@ -195,6 +196,8 @@ class Expression : public Kernel {
     }
   }
 
+  // Each block: values again, gradients from the last to the first, and the inputs' gradients to
+  // where they belong.
   void backward(KernelTask& task) override {
     const TensorView& dy = task.output_grads[0];
     std::vector<std::pair<int, Sink>> sinks;

@@ -137,6 +137,7 @@ class GroupNorm : public Kernel {
           r(mean.size()),
           sums(mean.size()) {}
 
+    // Mean and variance of each group, in two passes: squares about the mean do not cancel.
     void find_moments(const TensorView& x) {
       std::fill(sums.begin(), sums.end(), 0.0);
       for_each_row<1>({&x},
@@ -159,6 +160,7 @@ class GroupNorm : public Kernel {
       }
     }
 
+    // Parameters may lie with a stride, so they are copied: a few numbers for a whole tile.
     std::vector<float> parameter(const KernelTask& task, int weight, float otherwise) const {
       std::vector<float> result(static_cast<std::size_t>(n), otherwise);
       if (weight < 0) return result;

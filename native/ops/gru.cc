@@ -185,6 +185,8 @@ class Gru : public Kernel {
     copy_view(task.outputs[1], last);
   }
 
+  // From the last step to the first, keeping the gradients of both products' results. The gradients
+  // of inputs and weights are products over all steps at the end.
   void backward(KernelTask& task) override {
     if (task.outputs[2].tile.empty()) return;
     const Layer layer(task, reverse_);

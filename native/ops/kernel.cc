@@ -76,6 +76,7 @@ class NamedKernel : public Kernel {
   std::unique_ptr<Kernel> kernel_;
 };
 
+// An unknown name lists those that there are: most often it is a spelling.
 template <typename Factory>
 auto make_from(DeviceKind kind, const std::string& what, const std::string& name,
                const Attributes& attributes) {

@@ -175,6 +175,7 @@ class LayerNorm : public Kernel {
     });
   }
 
+  // Row by row: dx and the row's part of dgamma and dbeta.
   void backward(KernelTask& task) override {
     const TensorView &x = task.inputs[0], &dy = task.output_grads[0];
     if (dy.tile.empty()) return;

@@ -24,6 +24,7 @@ FLEXLEGION_SIMD void softmax_backward(const float* y, float* dy, std::int64_t n)
   for (std::int64_t i = 0; i < n; ++i) dy[i] = y[i] * (dy[i] - sum);
 }
 
+// What the algorithm needs of a kind of device: products by ops/products.h, and passes over rows.
 class Cpu {
  public:
   using Output = DenseOutput;
@@ -48,6 +49,7 @@ class Cpu {
   static void softmax_rows(const Matrix& m) {
     for (std::int64_t r = 0; r < m.rows; ++r) {
       float* const row = m.f32() + r * m.row;
+      // Exponentials in place, then their sum is divided out: one division a row.
       scale(row, 1.0f / row_softmax(row, m.cols, row).sum, m.cols);
     }
   }

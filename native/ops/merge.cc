@@ -91,6 +91,7 @@ class Multiply : public Kernel {
   // Five arrays of 8 KB, which the second cache of a core holds.
   static constexpr std::int64_t kBlock = 2048;
 
+  // The gradient of one factor, where nobody wants the other's.
   static void one_gradient(const KernelTask& task, std::size_t input) {
     const TensorView &dy = task.output_grads[0], &other = task.inputs[1 - input];
     const TensorView& dx = task.input_grads[input];

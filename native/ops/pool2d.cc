@@ -236,6 +236,7 @@ class Pool2d : public Kernel {
       if (!adds) zero_view(input_grad);
       return;
     }
+    // The windows' bounds are the same for all samples, so they are found once.
     const PoolTile tile(layer_, input_grad, output_grad);
     const DataType type = output_grad.type;
     const DenseInput dy(output_grad, kOutputGrad, type);

@@ -41,11 +41,13 @@ class PositionEmbedding : public Kernel {
     const TensorView dx = task.input_grads.empty() ? TensorView() : task.input_grads[0];
     const std::int64_t samples = task.output_grads[0].extent(0);
     bool adds_table = adds(task.adds_weight_grad);
+    // A task without samples still owns its part of the table's gradient.
     if (samples <= 0 && dtable.present() && !adds_table) zero_view(dtable);
     for (std::int64_t n = 0; n < samples; ++n) {
       const TensorView dy = subview(task.output_grads[0], n);
       if (dx.present()) store(subview(dx, n), dy, adds(task.adds_input_grad));
       if (dtable.present()) store(dtable, dy, adds_table);
+      // From the second sample on.
       adds_table = true;
     }
   }

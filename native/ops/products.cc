@@ -139,6 +139,7 @@ void multiply_gemm(const Matrix& a, const Matrix& b, const Matrix& c,
   if (status != dnnl_success) throw std::runtime_error("oneDNN refused a product of matrices");
 }
 
+// A missing bias is a null pointer, which no primitive without one looks at.
 void execute(const onednn::Prepared& product, void* a, void* b, const Matrix& c,
              const ProductOptions& options) {
   product.execute({{DNNL_ARG_SRC, a},
@@ -153,6 +154,7 @@ bool dense(const Matrix& m) {
          (m.batch == 1 || m.batch_stride == m.rows * m.cols);
 }
 
+// A matrix of the same extents without gaps.
 Matrix dense_matrix(void* data, const Matrix& extents) {
   const std::int64_t rows = extents.rows, cols = extents.cols;
   return {data, rows, cols, cols, 1, extents.batch, rows * cols, extents.type};

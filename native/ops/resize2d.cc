@@ -15,6 +15,7 @@ FLEXLEGION_SIMD void add_scaled(const float* from, float factor, float* to, std:
   for (std::int64_t i = 0; i < n; ++i) to[i] += factor * from[i];
 }
 
+// Forwards and backwards walk the same parts, in opposite directions.
 class Resize2d : public Kernel {
  public:
   explicit Resize2d(const Attributes& attributes) : h_(attributes, "h"), w_(attributes, "w") {}

@@ -148,6 +148,7 @@ struct Cpu {
   static void zero(const TensorView& view) { zero_view(view); }
 };
 
+// A transpose of a tile needs nothing but its strides in another order.
 class Transpose : public Kernel {
  public:
   explicit Transpose(const Attributes& attributes) : permutation_(permutation_of(attributes)) {}

@@ -10,6 +10,7 @@
 namespace flexlegion {
 namespace {
 
+// to += from, of the elements inside one taken element.
 FLEXLEGION_SIMD void add_row(const float* from, float* to, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) to[i] += from[i];
 }
@@ -44,6 +45,7 @@ class Take : public Kernel {
     const DenseInput dy(output_grad, 1);
     const DenseOutput dx(input_grad, 0, task.adds_to_input_grad(0));
     const std::int32_t* const numbers = task.inputs[1].i32();
+    // Elements that no output named have a gradient of zero, and some are named twice.
     std::fill_n(dx.data(), input_grad.volume(), 0.0f);
     for (std::int64_t o = 0; o < t.outer; ++o) {
       for (std::int64_t j = 0; j < t.out; ++j) {

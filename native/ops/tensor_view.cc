@@ -97,6 +97,7 @@ TensorView subview(const TensorView& view, std::int64_t i) {
   return part;
 }
 
+// Equal types are copied as bits; others go through floats.
 void copy_view(const TensorView& to, const TensorView& from) {
   share_runs<2>({&to, &from}, [](const Views<2>& parts, const Offsets<2>& at, std::int64_t n) {
     const TensorView &its = *parts[0], &source = *parts[1];

@@ -1,3 +1,14 @@
+// Tiles and access maps: from a tile of an operator's space to what its task touches (graph.h), and
+// the checks of a graph.
+//
+// An access map's dimension is affine in the tile: [lo num / den + lo_offset, hi num / den +
+// hi_offset), rounded outwards and clamped to the tensor. That covers element-wise operators
+// (identity), convolutions (stride and window as num and offsets), halos, poolings, and reshapes in
+// whole rows. Everything else in this project about who needs what from whom follows from these
+// maps.
+//
+// check_graph() is the contract of everything that reads a graph. It runs once for each graph, so
+// its sentences say what is wrong with an operator instead of what would fail later.
 #include "plan/graph.h"
 
 #include <algorithm>
@@ -9,6 +20,7 @@ namespace flexlegion {
 namespace {
 
 // Division that rounds towards minus infinity, respectively plus infinity; den > 0.
+// C++ rounds towards zero, which would be wrong for tiles before an operand's start (padding).
 std::int64_t floor_div(std::int64_t a, std::int64_t den) {
   return a >= 0 ? a / den : -((-a + den - 1) / den);
 }
@@ -50,6 +62,8 @@ const Operand* Operator::tokens() const {
   return its != nullptr ? &operands[its->named_by()] : nullptr;
 }
 
+// A weight whose every use is a lookup. Its gradient is never needed as a tensor, so an update may
+// take it row by row.
 IdVector<TensorId, bool> tables_of(const Graph& graph) {
   IdVector<TensorId, bool> looked_up(graph.tensors.size()), used_otherwise(graph.tensors.size());
   for (const Operator& op : graph.operators) {
@@ -63,12 +77,15 @@ IdVector<TensorId, bool> tables_of(const Graph& graph) {
   return looked_up;
 }
 
+// An operator's space: the dimensions of its output, then those that it reduces.
 Rect space_of(const Graph& graph, const Operator& op) {
   Rect space = Rect::of_shape(graph.tensors[op.primary_output().tensor].shape);
   for (std::int64_t extent : op.reductions) space.hi[space.rank++] = extent;
   return space;
 }
 
+// Reductions are the last dimensions of the space, so the tasks that differ in these alone have
+// neighbouring numbers.
 int partial_values(const Operator& op, const std::vector<int>& degrees) {
   int values = 1;
   for (std::size_t d = degrees.size() - op.reductions.size(); d < degrees.size(); ++d) {
@@ -77,6 +94,7 @@ int partial_values(const Operator& op, const std::vector<int>& degrees) {
   return values;
 }
 
+// A maximum that the backward pass compares with partial values cannot be combined before.
 bool sums_by_shards(const Operator& op, const ParallelConfig& config) {
   const bool maxima = std::any_of(op.operands.begin(), op.operands.end(), [](const Operand& o) {
     return o.role == Role::output && o.combine == Combine::max && o.saved_for_backward;
@@ -88,9 +106,12 @@ bool Graph::has_several_nodes() const {
   return std::any_of(node_of.begin(), node_of.end(), [](int node) { return node != 0; });
 }
 
+// What a task touches of an operand, from its tile of the space: the affine bounds of each
+// dimension, within the tensor.
 Rect accessed(const Operand& operand, const Tensor& tensor, const Rect& tile) {
   Rect r = Rect::of_shape(tensor.shape);
   for (int d = 0; d < tile.rank; ++d) {
+    // A bias, for example: the part at the reduction's start adds it.
     if ((operand.once >> d & 1) == 0 || tile.lo[d] == 0) continue;
     r.hi = r.lo;  // another part's
     return r;
@@ -106,17 +127,20 @@ Rect accessed(const Operand& operand, const Tensor& tensor, const Rect& tile) {
   return r;
 }
 
+// Tasks are numbered row-major over the tiles, so the last dimension changes fastest.
 Rect tile_of(const Rect& whole, const std::vector<int>& degrees, int k) {
   Rect tile = whole;
   for (int d = whole.rank - 1; d >= 0; --d) {
     const std::int64_t part = k % degrees[d];
     k /= degrees[d];
+    // Both bounds by the same formula, so tiles meet exactly, whatever the remainder.
     tile.lo[d] = whole.lo[d] + part * whole.extent(d) / degrees[d];
     tile.hi[d] = whole.lo[d] + (part + 1) * whole.extent(d) / degrees[d];
   }
   return tile;
 }
 
+// A rectangle a task, in the order of tasks.
 std::vector<Rect> accessed_rects(const Graph& graph, OpId op, const Operand& operand,
                                  const std::vector<int>& degrees) {
   const Rect whole = space_of(graph, graph.operators[op]);
@@ -133,11 +157,13 @@ bool of_first_part_alone(const Operator& op, const Operand& operand) {
   return op.part() >= 0 && (operand.linear || (operand.once >> op.part() & 1) != 0);
 }
 
+// The operand as if all parts but the first touched nothing of it.
 Operand of_first_part(const Operator& op, Operand operand) {
   if (op.part() >= 0) operand.once |= 1u << op.part();
   return operand;
 }
 
+// Rounded up, so that the first part has a slot even if there are fewer values than parts.
 Slots slots_of_part(int values, int parts, int k) {
   if (parts == 1) return {0, values};
   const auto before = [&](std::int64_t part) {
@@ -203,6 +229,7 @@ bool split_alone(const Operator& op, const Operand& o) {
 
 void check_graph(const Graph& graph) {
   const IdVector<TensorId, bool> tables = tables_of(graph);
+  // Operators come in topological order: what one reads has been written by one before it.
   IdVector<TensorId, bool> written(graph.tensors.size()), taken(graph.tensors.size());
   for (TensorId t : written.ids()) {
     written[t] = graph.tensors[t].kind != TensorKind::activation;
@@ -264,6 +291,8 @@ void check_graph(const Graph& graph) {
   }
 }
 
+// Operators of one class share their rectangles and costs, so everything that these depend on is
+// compared.
 bool same_access(const Graph& graph, OpId a, OpId b) {
   const Operator& x = graph.operators[a];
   const Operator& y = graph.operators[b];
@@ -278,6 +307,7 @@ bool same_access(const Graph& graph, OpId a, OpId b) {
                     });
 }
 
+// Degrees within the extents, whole dimensions whole, and a device for each task.
 void check_config(const Graph& graph, OpId op, const ParallelConfig& config) {
   const Operator& o = graph.operators[op];
   const Rect space = space_of(graph, o);

@@ -1,4 +1,12 @@
 // What each pass touches and where its tasks run, and the table of the passes.
+//
+// A row is a set of functions and flags (passes.h), and the rest of the code asks them instead of
+// comparing passes. This file has, in this order: in which runs a launch takes part, whether it
+// exists, what it touches, where its tasks run, and the rows.
+//
+// Two kinds of placement cover all passes. Tasks are the tiles of their operator's space (forward,
+// backward, and loads with the tiles of an input). Or they share out operands: each task has one
+// shard of every weight that the operator updates, or of every output that it sums (shards.h).
 #include "plan/passes.h"
 
 #include <algorithm>
@@ -16,6 +24,7 @@ namespace {
 using R = RequirementRole;
 using Uses = std::vector<Use>;
 
+// A use by its role, which says the field and the privilege.
 Use& add(Uses& uses, R role, int operand = -1, TensorId tensor = {}) {
   Use& use = uses.emplace_back();
   use.role = role;
@@ -32,6 +41,7 @@ unsigned runs_of_operator(const Graph&, const GraphFacts& facts, const LaunchKey
   return facts.runs[key.op];
 }
 
+// A batch is loaded in whichever run some reader of it takes part.
 unsigned runs_of_readers(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
   unsigned runs = 0;
   for (OpId op : graph.operators.ids()) {
@@ -51,10 +61,12 @@ bool is_loaded(const Graph& graph, const GraphFacts& facts, const LaunchKey& key
          !load_source(graph, facts, key.tensor).first_reader.none();
 }
 
+// An operator that no run needs has no launch at all.
 bool takes_part(const Graph&, const GraphFacts& facts, const LaunchKey& key) {
   return facts.runs[key.op] != 0;
 }
 
+// Whether it has some is the strategy's to say; a launch without tasks is left out of the plan.
 bool can_have_partial_values(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
   return takes_part(graph, facts, key) && !graph.operators[key.op].reductions.empty();
 }
@@ -63,10 +75,12 @@ bool runs_backward(const Graph&, const GraphFacts& facts, const LaunchKey& key) 
   return facts.backward[key.op];
 }
 
+// The owner is the first operator that trains the weight.
 bool owns_weights(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
   return (facts.runs[key.op] & kTrains) != 0 && !facts.owned_weights(graph, key.op).empty();
 }
 
+// Gradients of tables are summed row by row as they are looked up, and never inside nodes.
 bool sums_inside_nodes(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
   if (!graph.has_several_nodes() || !owns_weights(graph, facts, key)) return false;
   const std::vector<int> owned = facts.owned_weights(graph, key.op);
@@ -97,6 +111,7 @@ Uses use_load(const Graph&, const GraphFacts&, const LaunchKey& key) {
   return uses;
 }
 
+// A weight may come as an input of another operator, too; it is a weight all the same.
 R forward_role(const Tensor& tensor, const Operand& operand) {
   if (operand.role == Role::output) return R::output;
   if (tensor.is_state) return R::operator_state;
@@ -123,6 +138,8 @@ Uses use_sum(const Graph& graph, const GraphFacts&, const LaunchKey& key) {
   return uses;
 }
 
+// What the forward pass saved, the gradients of outputs, and contributions to the gradients of what
+// the forward pass read.
 Uses use_backward(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
   Uses uses;
   const auto& operands = graph.operators[key.op].operands;
@@ -187,6 +204,8 @@ Uses use_norm(const Graph& graph, const GraphFacts& facts, const LaunchKey& key)
 Uses use_update(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
   Uses uses;
   for (int i : facts.owned_weights(graph, key.op)) {
+    // For each weight: its gradient, the value, and the optimizer's states; with clipping, the norm
+    // of all gradients.
     const TensorId weight = graph.operators[key.op].operands[i].tensor;
     add_weight_gradient(graph, facts, i, weight, uses);
     add(uses, R::updated, i, weight);
@@ -207,6 +226,7 @@ Uses use_clip(const Graph&, const GraphFacts&, const LaunchKey&) {
 
 // Where tasks run.
 
+// Tiles of the samples, on devices of the operator that reads the batch first.
 void place_load(const Graph& graph, const GraphFacts& facts, const LaunchKey& key,
                 const ParallelConfig& reader, Launch& launch) {
   const LoadSource source = load_source(graph, facts, key.tensor);
@@ -233,6 +253,7 @@ std::map<int, std::vector<Rect>> place_shards(const Graph& graph, const std::vec
                                               const ParallelConfig& config, Launch& launch) {
   const std::vector<ShardTask> tasks =
       shard_tasks_of(graph, launch.op, operands, row_of(launch.pass).shares, config);
+  // A task without a shard of some operand has an empty rectangle there, of the right rank.
   std::map<int, std::vector<Rect>> shard_of;
   for (int i : operands) {
     Rect none;
@@ -427,6 +448,7 @@ std::vector<PassRow> make_rows() {
   for (std::size_t p = 0; p < rows.size(); ++p) {
     PassRow& row = rows[p];
     row.pass = static_cast<Pass>(p);
+    // How tasks are placed follows from what they share, unless the row says it itself.
     if (row.shares == Shares::outputs) row.place = place_sum;
     if (row.shares == Shares::weights) row.place = place_update;
     if (row.shares == Shares::nodes) row.place = place_in_nodes;
@@ -441,6 +463,8 @@ std::vector<int> shared_operands(const Graph& graph, const GraphFacts& facts, Op
   return shares == Shares::outputs ? graph.operators[op].outputs() : facts.owned_weights(graph, op);
 }
 
+// An update of a table's shard reads all tokens, and the gradient's columns that belong to the
+// shard.
 Rect touched_for_shard(const Graph& graph, const Use& use, const Rect& shard) {
   if (use.role == R::looked_up_gradient) return looked_up_gradient(graph, use.lookup, shard);
   if (use.role != R::looked_up_tokens) return shard;

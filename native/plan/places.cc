@@ -1,3 +1,8 @@
+// Names and defaults of fields and roles (places.h): one row for each role says which field it
+// touches, and with which privilege. The plan may turn a value into partial values, or a write into
+// a read and write where a task adds; everything else follows from the role.
+//
+// The rows are in the order of the enumeration, and the assertions count them.
 #include "plan/places.h"
 
 #include <iterator>
@@ -12,6 +17,7 @@ const char* name_of(Field field) {
   return names[static_cast<std::size_t>(field)];
 }
 
+// Name, field and privilege, in the order of RequirementRole.
 const RoleRow& row_of(RequirementRole role) {
   using P = Privilege;
   static const RoleRow rows[] = {
@@ -42,6 +48,7 @@ const RoleRow& row_of(RequirementRole role) {
   return rows[static_cast<std::size_t>(role)];
 }
 
+// Norms are kept in the type of optimizer states.
 DataType type_of(const Graph& graph, const Place& place) {
   switch (place.field) {
     case Field::value:

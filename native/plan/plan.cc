@@ -1,3 +1,20 @@
+// From a graph and a strategy to the plan (plan.h): the launches in the order of issue, each with
+// its requirements, and then the slots of partial values.
+//
+// 1. For each operator, how many partial values its outputs have, and whether a sum launch combines
+//    them.
+// 2. For each launch that the graph asks for, in the order of issue: its tasks and rectangles
+//    (launches.h). One whose tasks the strategy does not ask for is left out.
+// 3. For each of its requirements, the slots. What computes a value with a split reduction writes
+//    the slot of its part. Each contribution to a gradient gets a slot in which nothing overlaps it
+//    (Contributions); who reads the gradient reads the range of slots in which anything overlaps
+//    its tile.
+//
+// Slots depend on all launches before, so this is done in one pass over the order of issue. Costs:
+// the number of (requirement, task) pairs, times the pieces of a gradient that a new piece is
+// compared with.
+//
+// Debug builds verify every plan that is made (verify.h).
 #include "plan/plan.h"
 
 #include <algorithm>
@@ -14,6 +31,8 @@ namespace flexlegion {
 
 namespace {
 
+// The builder holds what grows while launches are placed: the stacks of gradients, and the plan
+// itself.
 class PlanBuilder {
  public:
   PlanBuilder(const Graph& graph, const Strategy& strategy, const std::vector<TensorId>& outputs,
@@ -22,6 +41,8 @@ class PlanBuilder {
     plan_.optimizer = facts_.optimizer;
   }
 
+  // Contributions are known when the last backward launch was placed; readers of a gradient come
+  // later in the order of issue.
   Plan build() {
     check();
     contributions_.resize(graph_.tensors.size());
@@ -48,6 +69,7 @@ class PlanBuilder {
   }
 
  private:
+  // A plan is made of what was checked; everything below relies on it.
   void check() const {
     if (strategy_.size() != graph_.operators.size()) {
       throw std::invalid_argument("a strategy needs one configuration an operator");
@@ -78,6 +100,7 @@ class PlanBuilder {
     }
   }
 
+  // Without sums inside nodes, all contributions count as one node's.
   int node_of(TensorId weight, int device) const {
     const SummingNodes& nodes = plan_.nodes[weight];
     return nodes.any() ? nodes.of(graph_, device) : 0;
@@ -104,6 +127,7 @@ class PlanBuilder {
   }
 
   // Says where partial values lie, and what tasks find for the iteration.
+  // An empty rectangle keeps its task's place in the list, and touches nothing.
   void place(Requirement& r, const Launch& launch) {
     if (r.field == Field::value || r.field == Field::partial) place_value(r, launch);
     if (r.role == RequirementRole::contribution) {
@@ -134,6 +158,7 @@ class PlanBuilder {
     }
   }
 
+  // Where a value has slots, a task writes the slot of its part, and reads the slots of its terms.
   void place_value(Requirement& r, const Launch& launch) {
     if (launch.op.none()) return;  // what is loaded has no partial values
     const Operand& operand = graph_.operators[launch.op].operands[r.operand];
@@ -149,6 +174,8 @@ class PlanBuilder {
   }
 
   // Puts each task's contribution to a gradient into a slot.
+  // The slot is exclusive: two tasks never write the same memory, so no sum needs atomic additions,
+  // and its order is the plan's.
   void contribute(Requirement& r, const std::vector<int>& devices) {
     const int launch = static_cast<int>(plan_.launches.size());
     Contributions& contributions = contributions_[r.tensor];
@@ -161,6 +188,7 @@ class PlanBuilder {
         r.adds.push_back(false);
         continue;
       }
+      // Equal rectangles get equal numbers, so that pieces are compared by number first.
       const int number = numbers.try_emplace(rect, static_cast<int>(numbers.size())).first->second;
       const int node = node_of(r.tensor, devices[k]);
       const auto entry = contributions.add(number, rect, devices[k], launch, k, node);
@@ -201,6 +229,7 @@ TermUse term_use(const ValueStack& stack, RequirementRole role, const Operand& o
   return use;
 }
 
+// The tasks of one tile, one for each partial value, follow each other.
 Slots TermUse::of_task(int k) const {
   if (own) return {k % slots, k % slots + 1};
   const Slots its = slots_of_part(terms, parts, k);
@@ -227,7 +256,10 @@ bool starts_as_zeros(const Plan& plan, const Requirement& r) {
          !plan.gradients[r.tensor].fully_written;
 }
 
+// What the runtime allocates for a device, by the same rule of boxes as its regions.
 std::int64_t bytes_on_device(const Graph& graph, const Plan& plan, int device) {
+  // As the runtime allocates: one bounding box of what is read, one of what is written, each field
+  // by itself.
   struct Touched {
     Rect read, written;
   };

@@ -1,3 +1,16 @@
+// Slots of gradients (Contributions), and what updates of tables need (rules.h).
+//
+// The rule for a piece that a task contributes: if an earlier launch contributed the same rectangle
+// from the same device, add to its piece; otherwise take the first slot in which no piece overlaps
+// it. So a weight that the steps of a recurrent layer share has one slot for each device, not one
+// for each step. First-fit keeps the stack low: tasks of a launch whose rectangles are disjoint
+// share a slot. Where a gradient is summed inside nodes first, a slot belongs to one node.
+//
+// A stack need not be zeroed if each slot is written as a whole before it is read. That holds if
+// the pieces of a slot fill the tensor, and no launch has both tasks that add and tasks that write:
+// its privilege would let the writing ones read what nothing has written.
+//
+// Costs: a piece is compared with all pieces of the tensor.
 #include "plan/rules.h"
 
 #include <algorithm>
@@ -5,6 +18,7 @@
 
 namespace flexlegion {
 
+// For the next gradient, without giving memory back.
 void Contributions::clear() {
   pieces_.clear();
   rects_.clear();
@@ -35,6 +49,7 @@ Contributions::Entry Contributions::add(int rect, const Rect& where, int device,
   }
   writes_ = true;
   mixed_ |= adds_;
+  // One more than there are: the last is a new slot, which is free.
   taken_.assign(written_.size() + 1, 0);
   for (std::size_t s = 0; s < written_.size(); ++s) taken_[s] = node_of_[s] != node;
   for (std::size_t p = 0; p < pieces_.size(); ++p) {
@@ -54,11 +69,14 @@ Contributions::Entry Contributions::add(int rect, const Rect& where, int device,
   return {mine.back(), false, -1, -1};
 }
 
+// Volumes suffice: pieces of one slot never overlap.
 bool Contributions::fully_written(std::int64_t volume) const {
   return !mixed_ && std::all_of(written_.begin(), written_.end(),
                                 [volume](std::int64_t written) { return written == volume; });
 }
 
+// The range of slots from the first to the last in which a piece overlaps the rectangle; slots
+// between may hold other pieces, which the reader's rectangle leaves out.
 Rect Contributions::stacked(const Rect& rect) const {
   int first = slots(), last = 0;
   for (std::size_t p = 0; p < pieces_.size(); ++p) {
@@ -71,6 +89,7 @@ Rect Contributions::stacked(const Rect& rect) const {
   return last > first ? rect.in_slots(first, last) : rect.in_slots(0, 1);
 }
 
+// A stable sort by node: the slots of a node follow each other, and keep their order.
 std::vector<int> Contributions::numbers() const {
   std::vector<int> order(written_.size()), numbers(written_.size());
   std::iota(order.begin(), order.end(), 0);
@@ -94,6 +113,7 @@ Rect looked_up_tokens(const Graph& graph, OpId op) {
   return accessed(tokens, graph.tensors[tokens.tensor], whole);
 }
 
+// The rows of the gradient are the lookups, and its columns are those of the table.
 Rect looked_up_gradient(const Graph& graph, OpId op, const Rect& shard) {
   const Operator& reader = graph.operators[op];
   Rect rect = Rect::of_shape(graph.tensors[reader.primary_output().tensor].shape);
@@ -106,6 +126,8 @@ Rect looked_up_gradient(const Graph& graph, OpId op, const Rect& shard) {
   return rect;
 }
 
+// With optimizer states that decay, every row changes in each update, whether it was looked up or
+// not.
 std::int64_t updated_elements(const Graph& graph, const GraphFacts& facts, TensorId tensor,
                               const Rect& shard, int optimizer_states) {
   const auto lookups = facts.lookups.find(tensor);

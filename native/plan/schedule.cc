@@ -1,3 +1,12 @@
+// The order of issue (schedule.h).
+//
+// Passes form stretches: loads, forward with the sums that follow each operator, backward, and what
+// ends an iteration. Within a stretch operators go forwards or backwards. Later stretches go
+// backwards, for the gradients of the last operators are complete first.
+//
+// Updates come after all backward launches, in the order in which gradients are complete. A launch
+// waits only for what it reads, so an update may still run beside the backward tasks of earlier
+// operators.
 #include "plan/schedule.h"
 
 #include <algorithm>
@@ -19,6 +28,7 @@ const std::vector<Stretch>& schedule() {
   return stretches;
 }
 
+// Each pass is in one stretch.
 int stretch_of(Pass pass) {
   const auto& all = schedule();
   const auto found = std::find_if(all.begin(), all.end(), [pass](const Stretch& stretch) {
@@ -44,9 +54,11 @@ void add_launch_of_iteration(const Graph& graph, const GraphFacts& facts, Pass p
 
 }  // namespace
 
+// Stretch by stretch, operator by operator, pass by pass: those launches that the rows want.
 std::vector<LaunchKey> issue_order(const Graph& graph, const GraphFacts& facts) {
   std::vector<LaunchKey> launches;
   for (const Stretch& stretch : schedule()) {
+    // Passes of one stretch alternate operator by operator.
     const auto add = [&](LaunchKey key) {
       for (Pass pass : stretch.passes) {
         key.pass = pass;

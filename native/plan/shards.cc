@@ -1,3 +1,13 @@
+// Which device has which shard (shards.h).
+//
+// Each part of a weight that the operator's tasks use is cut among the devices that use it, or into
+// fewer shards if they would be smaller than the graph's shard_bytes: a message costs time whatever
+// its size. Few shards go to devices that are evenly spread and rotate from operator to operator,
+// so that no device updates all small weights.
+//
+// With several nodes and a hierarchical configuration, the cut has two levels, aligned with each
+// other: the r places of a node share out the weight, and the nodes share out each place's shard.
+// Then what passes the network is each node's sums, once.
 #include "plan/shards.h"
 
 #include <algorithm>
@@ -146,6 +156,7 @@ SummingNodes summing_nodes(const Graph& graph, const std::vector<UsedPart>& part
 
 }  // namespace
 
+// By sorting, so equal rectangles meet.
 DistinctRects distinct(const std::vector<Rect>& rects) {
   std::vector<int> order(rects.size());
   std::iota(order.begin(), order.end(), 0);
@@ -161,6 +172,7 @@ DistinctRects distinct(const std::vector<Rect>& rects) {
   return result;
 }
 
+// A device of a node that sums nothing contributes to some node that does.
 int SummingNodes::of(const Graph& graph, int device) const {
   const int node = graph.node(device);
   const auto found = std::lower_bound(nodes_.begin(), nodes_.end(), node);
@@ -174,6 +186,8 @@ SummingNodes summing_nodes(const Graph& graph, TensorId tensor, const DistinctRe
   return summing_nodes(graph, used_parts(graph, tensor, parts, *sharing.devices), sharing);
 }
 
+// The cut in two levels needs nodes that all use every part, or else some node would lack a part's
+// sum.
 std::vector<Shard> shards_of(const Graph& graph, TensorId tensor, const DistinctRects& parts,
                              const Sharing& sharing) {
   const std::vector<UsedPart> used = used_parts(graph, tensor, parts, *sharing.devices);
@@ -189,6 +203,8 @@ std::vector<Shard> shards_of(const Graph& graph, TensorId tensor, const Distinct
   return shards;
 }
 
+// The n-th shards that a device has of each tensor make one task: few tasks, and each weight's
+// shards on a device stay apart.
 std::vector<ShardTask> shard_tasks(const std::vector<std::vector<Shard>>& tensors) {
   std::map<std::pair<int, int>, ShardTask> tasks;
   for (int i = 0; i < static_cast<int>(tensors.size()); ++i) {

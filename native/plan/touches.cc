@@ -1,3 +1,5 @@
+// Small helpers for comparing what tasks touch (touches.h): rectangles with and without the slot in
+// front, and as text for messages.
 #include "plan/touches.h"
 
 namespace flexlegion {
@@ -10,6 +12,7 @@ std::string text(const Rect& rect) {
   return s + "]";
 }
 
+// The slot is the first dimension of a stack.
 Rect without_slots(const Rect& stacked) {
   Rect r;
   if (stacked.empty()) return r;

@@ -1,3 +1,10 @@
+// The invariants of verify.h, launch by launch in the order of issue, as the runtime executes them.
+// Carried along are the launches seen so far, the pieces of each gradient's stack, and how many
+// elements of the iteration's fields are written. Values are checked apart for each kind of run, as
+// evaluation does not run all that training does.
+//
+// A partition is checked by counting: rectangles without overlap that have as many elements as the
+// tensor cover it. Overlaps are found by sorting (touches.h).
 #include "plan/verify.h"
 
 #include <algorithm>

@@ -67,6 +67,7 @@ class Arenas : public Executor {
       launch.task = MachineState::get().task_id(kTouchTask);
       launch.devices = {d};
       launch.requirements = {std::move(all)};
+      // The task computes nothing: it tells where its instance lies.
       launch.body = [this, d, bytes](LeafContext& context) {
         found_[static_cast<std::size_t>(d)] = {context.views[0].data, bytes};
       };
@@ -88,6 +89,7 @@ Arenas* arenas = nullptr;
 
 }  // namespace
 
+// None on machines without GPUs.
 Arena arena_of(int device) { return arenas == nullptr ? Arena() : arenas->of(device); }
 
 void reserve_arenas() {

@@ -149,6 +149,11 @@ void OperatorKernels::provide(const Operator& op, const std::vector<int>& device
 
 namespace {
 
+// The body of an operator's launch. It is made once: which requirement goes where in a KernelTask.
+// Then each task
+// 1. puts its views there: partial values are combined first, contributions go to the task's slot;
+// 2. calls the kernel, unless it has nothing of its linear inputs, or another part runs for all;
+// 3. adds what the kernel could not add itself.
 Body kernel_body(const Graph& graph, const Plan& plan, const Launch& planned,
                  const OperatorKernels& kernels) {
   const Operator& op = graph.operators[planned.op];

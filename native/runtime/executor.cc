@@ -1,3 +1,16 @@
+// How launches are prepared once and issued again and again (executor.h).
+//
+// seal() does what must not be done in every iteration: it derives the instances that memories will
+// hold, compares them with the memories' capacities, makes partitions, and builds a launcher for
+// each launch. issue() then only fills in the arguments. In a trace, Legion replays its dependence
+// analysis as well.
+//
+// Executors are known by a number, for a task's arguments are plain bytes, which may come to
+// another rank. All ranks create their executors in the same order, so a number means the same on
+// each.
+//
+// A task that throws must not unwind into Legion: its message is kept, and the next call from
+// outside throws it.
 #include "runtime/executor.h"
 
 #include <chrono>
@@ -17,6 +30,7 @@ using namespace Legion;
 
 namespace {
 
+// Every task looks its executor up, and few are made or destroyed: readers share the lock.
 std::shared_mutex executors_mutex;
 std::vector<Executor*> executors;  // by id; null once destroyed
 
@@ -30,12 +44,15 @@ int add_executor(Executor* executor) {
 
 Executor::Executor(Precision precision) : id_(add_executor(this)), precision_(precision) {}
 
+// First the regions, while tasks can still be found; then the number is free of meaning, and is not
+// used again.
 Executor::~Executor() {
   regions_.destroy();
   const std::unique_lock<std::shared_mutex> lock(executors_mutex);
   executors[static_cast<std::size_t>(id_)] = nullptr;
 }
 
+// By the number in a task's arguments. The executor outlives its tasks: it waits for them.
 Executor& Executor::find(int id) {
   const std::shared_lock<std::shared_mutex> lock(executors_mutex);
   return *executors[static_cast<std::size_t>(id)];
@@ -51,6 +68,8 @@ int Executor::add_launch(RuntimeLaunch launch) {
   return static_cast<int>(launches_.size()) - 1;
 }
 
+// Footprints of all launches, then whether memories hold them, then launchers: an instance's
+// extents must be known before anything is issued.
 void Executor::seal(const std::string& what) {
   MachineState& machine = MachineState::get();
   for (const RuntimeLaunch& launch : launches_) {
@@ -66,6 +85,7 @@ void Executor::seal(const std::string& what) {
       }
     }
   }
+  // Before Legion would fail in the middle of an iteration, with a message about an instance.
   check_memory(what);
   await_memory();
   regions_.seal();
@@ -74,6 +94,7 @@ void Executor::seal(const std::string& what) {
     for (const LaunchRequirement& r : launch.requirements) {
       for (int d : launch.devices) {
         const Memory memory = memory_for(machine.devices()[d], launch.side);
+        // Where every instance stays, its address does too, and the views of a task are built once.
         launch.views_stay &= RegionStore::footprint(regions_.region(r.region), r.field, memory,
                                                     r.privilege == LEGION_READ_ONLY)
                                  .kept;
@@ -95,6 +116,7 @@ void Executor::seal(const std::string& what) {
   }
 }
 
+// Several programs may be alive, such as one that trains and one that measures.
 std::map<Memory, std::int64_t> Executor::bytes_of_others() const {
   const std::shared_lock<std::shared_mutex> lock(executors_mutex);
   std::map<Memory, std::int64_t> total;
@@ -129,8 +151,10 @@ void Executor::await_memory() const {
   constexpr auto kPause = std::chrono::milliseconds(2);
   Runtime* runtime = Runtime::get_runtime();
   Context ctx = Runtime::get_context();
+  // If the memory does not come back in time, Legion itself will say what it lacks.
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   for (const auto& [memory, bytes] : regions_.bytes()) {
+    // Only the rank that owns a memory can ask how much of it is free.
     if (static_cast<int>(memory.address_space()) != MachineState::get().rank()) continue;
     while (runtime->query_available_memory(ctx, memory) < static_cast<std::size_t>(bytes) &&
            std::chrono::steady_clock::now() < deadline) {
@@ -139,6 +163,7 @@ void Executor::await_memory() const {
   }
 }
 
+// Only the arguments differ from call to call. Legion copies the buffer.
 FutureMap Executor::issue(int index, const RunState& state, int data,
                           const std::vector<std::int64_t>* rows, std::int64_t ticket) {
   RuntimeLaunch& launch = launches_[static_cast<std::size_t>(index)];
@@ -181,6 +206,8 @@ void Executor::record(bool on) {
   recording_ = on;
 }
 
+// Called by tasks of all processors. Each has its own element of `elapsed`, so only the common list
+// needs a lock.
 void Executor::note(const TaskRecord& record) {
   RuntimeLaunch& launch = launches_[static_cast<std::size_t>(record.launch)];
   const std::int64_t took = record.end - record.start;
@@ -196,6 +223,8 @@ void Executor::note_later(const TaskRecord& record, int begin, int end, int time
   pending_.push_back({record, begin, end, times});
 }
 
+// GPUs' times are events on their streams; asking for one waits until it has passed. So they are
+// asked for when everything else is done.
 void Executor::settle() {
   std::vector<Pending> pending;
   {
@@ -236,6 +265,7 @@ bool Executor::failed() {
 void Executor::raise_failure() {
   const std::lock_guard<std::mutex> lock(failure_mutex_);
   if (failure_.empty()) return;
+  // Reported once: what comes after it is another failure.
   throw std::runtime_error(std::exchange(failure_, std::string()));
 }
 

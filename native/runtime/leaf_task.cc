@@ -54,6 +54,7 @@ std::int32_t thread_number() {
 
 }  // namespace
 
+// The processor's time of this thread: what waiting for a core takes is not in it.
 std::int64_t thread_time_ns() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -291,6 +292,8 @@ Bytes bytes_leaf(const Task* task, const std::vector<PhysicalRegion>& regions, C
 
 }  // namespace
 
+// All tasks that Legion has to know before any program is made: one for each kernel and pass, and
+// the runtime's own.
 std::vector<LeafTask> leaf_tasks() {
   std::vector<LeafTask> tasks;
   for (const std::string& name : pass_task_names()) tasks.push_back({name});

@@ -73,6 +73,7 @@ std::vector<Processor> cpu_processors(Legion::Machine machine) {
   return groups.empty() ? processors(machine, Processor::LOC_PROC) : groups;
 }
 
+// For messages: which file was loaded, for there may be several installations.
 std::string file_of(void* library) {
   link_map* its = nullptr;
   return dlinfo(library, RTLD_DI_LINKMAP, &its) == 0 ? its->l_name : "a library";

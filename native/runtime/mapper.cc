@@ -1,3 +1,13 @@
+// Legion's questions about where tasks run and their data lies, answered from the plan (mapper.h).
+//
+// A default mapper balances load and chooses layouts by heuristics. Here everything is decided
+// before: point k of a launch runs on the plan's device for task k, and the tasks of a memory that
+// read a field share one instance there, as do those that write it (regions.h; mostly both are
+// one). So there is nothing to search, and no task is stolen. What moves is what the simulator
+// counts too: the overlap of what was written in one instance and what is read in another.
+//
+// The mapping of an iteration is memoised with its trace, so these functions run for the first
+// iterations, and rarely afterwards.
 #include "runtime/mapper.h"
 
 #include <algorithm>
@@ -100,6 +110,7 @@ void PlanMapper::select_task_options(MapperContext, const Task& task, TaskOption
   output.memoize = true;
 }
 
+// A slice a point: each goes to its own processor.
 void PlanMapper::slice_task(MapperContext, const Task& task, const SliceTaskInput& input,
                             SliceTaskOutput& output) {
   const RuntimeLaunch& launch = launch_of(task);
@@ -125,9 +136,10 @@ void PlanMapper::map_task(MapperContext ctx, const Task& task, const MapTaskInpu
   }
 }
 
-// The instance of a tensor field in a memory covers all that the tasks of that memory ever touch of
-// it (the region's footprint there), so every task of the memory maps to the same one, and nothing
-// is copied within a memory.
+// The instance of a field in a memory covers all that the tasks of that memory ever read of it, or,
+// for those that write, all that they ever write (the region's footprint there). So all readers map
+// to the same instance, and all writers do; where both footprints are one, nothing is copied within
+// the memory.
 PhysicalInstance PlanMapper::instance_for(MapperContext ctx, const Task& task,
                                           const RegionRequirement& requirement, Memory memory) {
   const FieldID field = *requirement.privilege_fields.begin();
@@ -198,6 +210,7 @@ void PlanMapper::memoize_operation(MapperContext, const Mappable&, const Memoize
   output.memoize = true;
 }
 
+// Each copy that Legion makes for a task reports its source, target and size.
 void PlanMapper::report_profiling(MapperContext, const Task&, const TaskProfilingInfo& input) {
   using Realm::ProfilingMeasurements::OperationMemoryUsage;
   OperationMemoryUsage usage;

@@ -1,5 +1,6 @@
 // The mapper: it places every point task on the device that the plan names, and gives every tensor
-// field one instance in each memory, which all processors of that memory share.
+// field an instance in each memory that uses it, which all processors of that memory share. Where
+// what is read and what is written there lie far apart, each has its own (regions.h).
 #pragma once
 
 #include <cstdint>

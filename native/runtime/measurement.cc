@@ -90,6 +90,7 @@ LaunchRequirement whole(int region, PrivilegeMode privilege, const Rect& rect) {
   return r;
 }
 
+// A launch of one task, on one device.
 int Measurement::add_task(const std::string& task, int device,
                           std::vector<LaunchRequirement> requirements, Body body, Side side) {
   RuntimeLaunch launch;
@@ -101,6 +102,7 @@ int Measurement::add_task(const std::string& task, int device,
   return add_launch(std::move(launch));
 }
 
+// Numbers are drawn on the host, once: what is measured reads them, and never writes them.
 void Measurement::add_fill(int device, LaunchRequirement requirement, Body body) {
   requirement.privilege = LEGION_WRITE_DISCARD;
   fills_.push_back(
@@ -196,6 +198,7 @@ void Measurement::add_sweep(int device, const std::vector<LaunchRequirement>& re
   if (device == device_) own_.launches.push_back(launch);
 }
 
+// Issues all steps so often, as iterations are issued: in a trace, where programs have one.
 void Measurement::repeat(Steps& steps, int count, const RunState& state,
                          const std::vector<std::int64_t>* rows) {
   wait_quietly();

@@ -1,5 +1,18 @@
 // How a program is made from a plan: regions, launches and what they need, once. program.cc then
 // only issues.
+//
+// Steps, in the order of build():
+// 1. Regions: for each tensor its value (a weight's optimizer states are more fields of it), and
+//    stacks of partial values and gradients where the plan has slots for them.
+// 2. Launches: each of the plan's becomes one of the runtime's, with the same rectangles as
+//    requirements, and a body from its pass. A load becomes two: stage, on the host, and feed.
+// 3. Launches of the runtime's own: zeroing what is summed into and not fully written, storing and
+//    saving weights.
+// 4. A schedule for each kind of run: train, evaluate, predict. Neighbouring launches are fused
+//    where the plan's rule allows it, and those that tell the host something are counted.
+// 5. seal() (executor.h): instances, partitions, launchers.
+//
+// The plan says what is touched; nothing is decided here but how Legion is told.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -57,6 +70,7 @@ void Program::build() {
       add_save(place);
     }
   }
+  // Last, since a fused launch is made of launches that are there.
   for (unsigned runs : {kTrains, kEvaluates, kPredicts}) add_schedule(runs);
   seal("the plan");
 }
@@ -71,10 +85,13 @@ void Program::add_schedule(unsigned runs) {
   int last = -1;
   for (LaunchId id : planned_.ids()) {
     if (numbers[id] < 0) continue;
+    // Launches of one run have one number, and follow each other.
     if (numbers[id] != last) order.emplace_back();
     last = numbers[id];
     order.back().push_back(planned_[id]);
     const auto answer = answers_.find(id);
+    // A task on the host that tells what a GPU found; it follows its launch, and fuses with
+    // nothing.
     if (answer != answers_.end()) order.push_back({answer->second});
     const RuntimeLaunch& teller = launches_[static_cast<std::size_t>(order.back().back())];
     if (!teller.answers) continue;
@@ -88,6 +105,7 @@ void Program::add_schedule(unsigned runs) {
   for (const std::vector<int>& run : order) {
     int launch = run.front();
     if (run.size() > 1) {
+      // Kinds of runs may have the same run of launches in common, and share its fused launch.
       const auto [known, fresh] = fused_.try_emplace(run, 0);
       if (fresh) known->second = add_launch(fused(launches_, run));
       launch = known->second;
@@ -104,6 +122,7 @@ void Program::create_regions() {
                             : tensor.kind == TensorKind::input ? Content::batches
                                                                : Content::activations;
     value_region_.push_back(regions_.add(tensor.shape, content, tensor.type, states_of(t)));
+    // The slot is a first dimension. A task's slot is a rectangle like any other.
     const auto add_stack = [&](int slots, Content of, DataType type) {
       std::vector<std::int64_t> stacked = {slots};
       stacked.insert(stacked.end(), tensor.shape.begin(), tensor.shape.end());
@@ -125,12 +144,15 @@ void Program::create_regions() {
   }
 }
 
+// Weights that are not trained have no states.
 int Program::states_of(TensorId tensor) const {
   const Tensor& what = graph_.tensors[tensor];
   const bool trained = what.kind == TensorKind::weight && what.needs_gradient;
   return trained ? plan_.optimizer.states_of(what) : 0;
 }
 
+// Which region and field a place of the plan is. A weight's states are fields of its value's
+// region: they have its index space and its partitions.
 std::pair<int, FieldID> Program::region_of(const Place& place) const {
   const TensorId t = place.tensor;
   switch (place.field) {
@@ -159,6 +181,7 @@ int Program::node_of(Memory memory) const {
   return Executor::node_of(memory);
 }
 
+// The plan's requirement in Legion's terms. Rectangles stay as they are.
 LaunchRequirement Program::runtime_requirement(const Requirement& planned) const {
   const auto [region, field] = region_of(planned);
   LaunchRequirement r;
@@ -170,6 +193,7 @@ LaunchRequirement Program::runtime_requirement(const Requirement& planned) const
   return r;
 }
 
+// A load becomes two launches; every other launch of the plan becomes one.
 void Program::add_planned(LaunchId id) {
   const Launch& planned = plan_.launches[id];
   if (row_of(planned.pass).ahead) {
@@ -272,6 +296,7 @@ void Program::answer_on_host(LaunchId planned, const std::vector<int>& devices,
   answers_[planned] = add_launch(std::move(answer));
 }
 
+// A rank's log hears its own tasks alone, so it waits for as many answers.
 int Program::tasks_here(const RuntimeLaunch& launch) const {
   const MachineState& machine = MachineState::get();
   return static_cast<int>(
@@ -298,6 +323,7 @@ void Program::add_load(const Launch& planned) {
   RuntimeLaunch stage;
   stage.task = MachineState::get().task_id(kStageTask);
   stage.devices = planned.devices;
+  // A GPU reads pinned memory without a copy by the host.
   stage.side = Side::pinned;
   stage.requirements = {staging};
   stage.body = [this](LeafContext& context) {

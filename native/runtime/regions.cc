@@ -41,7 +41,9 @@ using Key = std::tuple<RegionTreeID, FieldID, Memory, bool>;
 std::shared_mutex footprints_mutex;
 std::map<Key, Sealed> footprints;
 
-// What Legion may assume of a partition; saying it spares Legion the computation.
+// What Legion may assume of a partition; saying it spares Legion the computation. Of parts that
+// overlap, completeness is only claimed where one of them is the whole: all else would have to be
+// computed.
 PartitionKind kind_of(const std::vector<Rect>& rects, const Rect& box) {
   bool disjoint = true;
   std::int64_t volume = 0, largest = 0;
@@ -102,6 +104,7 @@ FieldSpace fields_of(DataType type, int states) {
   return found->second;
 }
 
+// Equal lists of rectangles have one partition: forward and backward launches of an operator, say.
 IndexPartition partition_of(const Rect& box, const std::vector<Rect>& rects) {
   Space& space = space_of(box);
   auto [found, fresh] = space.partitions.try_emplace(rects);
@@ -144,6 +147,7 @@ LogicalPartition RegionStore::partition(int index, const std::vector<Rect>& rect
                                                        partition_of(entry.box, rects));
 }
 
+// Boxes grow until seal().
 void RegionStore::touch(int index, FieldID field, Memory memory, bool reads, const Rect& rect,
                         bool kept) {
   auto [found, fresh] =
@@ -221,6 +225,7 @@ std::map<Memory, ContentBytes> RegionStore::bytes_by_content() const {
   return total;
 }
 
+// Asked by mappers on all processors, so the lock is a shared one.
 Footprint RegionStore::footprint(LogicalRegion root, FieldID field, Memory memory, bool reads) {
   const std::shared_lock<std::shared_mutex> lock(footprints_mutex);
   return footprints.at({root.get_tree_id(), field, memory, reads});
@@ -244,6 +249,7 @@ bool RegionStore::stays(LogicalRegion root, FieldID field, Memory memory, bool r
   return !sealed.kept || before == 0 || before == instance;
 }
 
+// Footprints go first, so that no mapper finds one of a region that is gone.
 void RegionStore::destroy() {
   Runtime* runtime = Runtime::get_runtime();
   Context ctx = Runtime::get_context();

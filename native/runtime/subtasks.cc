@@ -34,6 +34,7 @@ TensorView narrowed_to(const TensorView& view, const Rect& rect) {
 
 }  // namespace
 
+// Where operands of a role stand in a KernelTask, values and gradients apart.
 ViewList values_in(Role role) {
   return role == Role::input    ? &KernelTask::inputs
          : role == Role::weight ? &KernelTask::weights
@@ -46,6 +47,7 @@ ViewList gradients_in(Role role) {
                                 : &KernelTask::output_grads;
 }
 
+// Operands of each role are numbered by themselves.
 std::size_t position_in_role(const Operator& op, int operand) {
   std::size_t position = 0;
   for (int i = 0; i < operand; ++i) position += op.operands[i].role == op.operands[operand].role;
@@ -83,6 +85,8 @@ Subtasks::Subtasks(const Graph& graph, const Launch& launch)
   }
 }
 
+// Decides whether the task is cut: among the team's threads, if the kernel leaves them idle; and
+// into blocks that stay in the cache, if tiles have to be converted for it.
 void Subtasks::run(Kernel& kernel, KernelTask& task, int point,
                    const DeviceFunctions& device) const {
   const std::int64_t size = largest(task);
@@ -106,6 +110,7 @@ void Subtasks::run(Kernel& kernel, KernelTask& task, int point,
 void Subtasks::run_parts(Kernel& kernel, const KernelTask& task, const Parts& parts, int threads,
                          const DeviceFunctions& device) const {
   const auto count = static_cast<int>(parts.size());
+  // Weights' gradients, of which each part computes a summand of the whole.
   std::vector<const Touched*> gradients;  // that are sums over the parts
   for (const Touched& t : touched_) {
     const TensorView& whole = (task.*t.list)[t.position];
@@ -164,6 +169,7 @@ void Subtasks::run_parts(Kernel& kernel, const KernelTask& task, const Parts& pa
   }
 }
 
+// A kernel that does not take numbers of two bytes is given floats.
 DataType Subtasks::given(const Touched& touched, const Kernel& kernel) const {
   const bool as_floats = is_narrow(touched.stored) && !kernel.takes(touched.stored);
   return as_floats ? DataType::float32 : touched.stored;

@@ -1,5 +1,15 @@
 // The bodies of updates, of the launches that find by how much to clip gradients, and of those that
 // sum gradients inside nodes and spread what was updated.
+//
+// An update's task has a shard of one operator's weights. For each weight it finds value, optimizer
+// states and gradient among its views; the device's update() does the rest, block by block
+// (ops/weight_update.cc). A table's gradient is not a tensor: the task has the tokens and the
+// gradients of what was looked up.
+//
+// Clipping by the norm of all gradients takes three passes: `norm`, whose tasks have the update's
+// shards, each give one number; `clip` finds the norm of these numbers, which is that of all
+// gradients, since squares add up; updates then read it. Float16 training takes the same way to
+// learn whether a gradient has overflowed.
 
 #include <algorithm>
 #include <cstddef>
@@ -57,6 +67,8 @@ std::vector<UpdatedWeight> updated_weights(const Graph& graph, const Launch& pla
         weight.value = i;
     }
   }
+  // A norm task has no table rows among its own requirements, only their gradients: which rows are
+  // its shard is the update's to say.
   for (const Requirement& r : update.requirements) {
     if (r.role == RequirementRole::updated) weights[r.operand].shards = r.rects;
   }
@@ -95,6 +107,7 @@ WeightGradient gradient_in(const LeafContext& context, const UpdatedWeight& weig
   const Rect& shard = weight.shards[static_cast<std::size_t>(context.point)];
   gradient.rows = {shard.lo[0], shard.hi[0], kAnyRow};
   for (const auto& [op, lookup] : weight.lookups) {
+    // A look-up of a task that has no samples.
     if (views[lookup.tokens].tile.empty()) continue;
     const int slot = kLookedUpSlot + static_cast<int>(lookup.rows);
     gradient.lookups.push_back(

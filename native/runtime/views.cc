@@ -31,6 +31,7 @@ TensorView view_in(const PhysicalRegion& region, FieldID field, const Rect& rect
   return view;
 }
 
+// Legion's accessors have their rank as a template parameter, and a plan's rectangles as a number.
 template <typename Element>
 TensorView view_of_rank(const PhysicalRegion& region, FieldID field, const Rect& rect) {
   switch (rect.rank) {

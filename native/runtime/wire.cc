@@ -205,6 +205,7 @@ Introduction introduction() {
       const in6_addr& six = reinterpret_cast<const sockaddr_in6*>(each->ifa_addr)->sin6_addr;
       if (!IN6_IS_ADDR_LINKLOCAL(&six)) number = &six;  // those mean nothing without an interface
     }
+    // As text: addresses of both families then have one form.
     if (number != nullptr &&
         inet_ntop(family, number, me.addresses[count], sizeof me.addresses[count]) != nullptr) {
       ++count;

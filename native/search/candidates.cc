@@ -1,3 +1,13 @@
+// The search space: which configurations each operator may have (candidates.h).
+//
+// An operator's splits are those of the cost table that make no more tasks than there are devices.
+// Devices are sets, not sequences: task k runs on the k-th device in ascending order, unless a move
+// follows a neighbour task by task. With up to 8 devices every set can be tried; with more, blocks
+// and strides stand for them, since they are the sets that share nodes and links.
+//
+// Neighbours are matched once by their access maps: a dimension of the producer goes along with one
+// of the consumer if both index the same dimension of the tensor between them. Split alike in these
+// dimensions, every consumer task finds its input in its own memory.
 #include "search/candidates.h"
 
 #include <algorithm>
@@ -17,6 +27,8 @@ void match(const Graph& graph, const Operand& written, const Operand& read, Neig
            Neighbour& consumer) {
   const Operator& before = graph.operators[producer.op];
   const Operator& after = graph.operators[consumer.op];
+  // A producer that is cut along what it reduces gives partial values. A consumer that is linear in
+  // them can work on each apart: its parts follow that cut.
   if (read.linear && after.part() >= 0 && written.combine == Combine::sum) {
     const std::size_t rank = before.dims.size() - before.reductions.size();
     for (std::size_t d = rank; d < before.dims.size(); ++d) {
@@ -62,6 +74,7 @@ Candidates::Candidates(const Problem& problem, IdVector<OpId, int> groups)
     }
     members.push_back(op);
     const auto& splits = problem.costs.splits[problem.costs.class_of[op]];
+    // In lists of equal numbers of tasks, for any_config() draws that number first.
     std::map<int, std::vector<int>> by_tasks;
     for (int s = 0; s < static_cast<int>(splits.size()); ++s) {
       // Into parts, an operator is cut for what a neighbour does (follow), or not at all.
@@ -97,6 +110,8 @@ Candidates::Candidates(const Problem& problem, IdVector<OpId, int> groups)
   if (operators_.empty()) throw std::invalid_argument("the graph has no operator to train");
 }
 
+// Half of the draws are blocks and a quarter strides: most good strategies keep an operator's tasks
+// on near devices, but any set can be drawn, so the chain can reach every strategy.
 std::vector<int> Candidates::random_devices(Random& random, int tasks) const {
   std::vector<int> devices(static_cast<std::size_t>(tasks));
   if (problem_.in_order) {
@@ -117,6 +132,8 @@ std::vector<int> Candidates::random_devices(Random& random, int tasks) const {
     int left = tasks;
     auto next = devices.begin();
     for (int d = 0; d < devices_ && left > 0; ++d) {
+      // Selection sampling: each device is taken with probability (still to take) / (still to see),
+      // which makes all sets equally likely.
       if (random.below(devices_ - d) >= left) continue;
       *next++ = d;
       --left;
@@ -166,6 +183,8 @@ std::vector<std::vector<int>> Candidates::device_sets(int tasks) const {
     while (true) {
       sets.push_back(devices);
       int k = tasks - 1;
+      // The next subset in lexicographic order: the last element that can still grow does, and
+      // those after it follow closely.
       while (k >= 0 && devices[k] == devices_ - tasks + k) --k;
       if (k < 0) return sets;
       ++devices[k];

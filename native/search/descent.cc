@@ -11,6 +11,7 @@
 
 namespace flexlegion {
 
+// Operators are dealt out to the chains that descend together: each tries those that are its own.
 Descent::Descent(const Candidates& candidates, const DescentOptions& options)
     : candidates_(candidates), options_(options) {
   const std::vector<OpId>& operators = candidates.operators();
@@ -23,6 +24,8 @@ Descent::Descent(const Candidates& candidates, const DescentOptions& options)
   }
 }
 
+// The same operator until it was tried; then one that is near the last change; then the next one in
+// the round.
 OpId Descent::next(std::int64_t changes) {
   if (!present_.none()) return present_;
   while (present_.none() && !near_.empty()) {
@@ -40,6 +43,7 @@ OpId Descent::next(std::int64_t changes) {
   return present_;
 }
 
+// Neighbours of what changed are worth a try first: transfers between them have changed, too.
 void Descent::improved(OpId op) {
   const std::vector<OpId> alone{op};
   for (OpId member : options_.tied ? candidates_.members(op) : alone) {
@@ -51,6 +55,7 @@ void Descent::improved(OpId op) {
   }
 }
 
+// All its configurations were tried, beside what the others were when that began.
 void Descent::tried(OpId op) {
   tried_at_[op] = began_at_;
   present_ = {};

@@ -1,3 +1,13 @@
+// Depth-first branch and bound (exhaustive.h).
+//
+// A node fixes the configurations of the first operators. expand() bounds every configuration of
+// the next one and keeps those whose bound is below the best time known, lowest bound first: a good
+// strategy is found early, and makes the rest of the tree smaller. A leaf is simulated. When the
+// best child of a level is not below the best time any more, none of its siblings is, and the level
+// is done.
+//
+// The state of a level is its list of children and the next one's place, so that a run can stop
+// when its time is up and go on later.
 #include "search/exhaustive.h"
 
 #include <algorithm>
@@ -51,6 +61,7 @@ void Exhaustive::simulate() {
   const auto& held = simulator_.graph().strategy();
   for (std::size_t i = 0; i < levels_.size(); ++i) {
     const OpId op = bounds_.operators()[i];
+    // `next` was moved on when the child was entered.
     const PricedConfig& config =
         bounds_.configs(static_cast<int>(i))[levels_[i].children[levels_[i].next - 1].second];
     if (!(held[op] == config)) configs.emplace_back(op, config);
@@ -71,6 +82,7 @@ bool Exhaustive::run(double seconds) {
   const auto start = Clock::now();
   const int last = static_cast<int>(levels_.size()) - 1;
   for (std::int64_t step = 0; depth_ >= 0; ++step) {
+    // Looking at the clock at each step would take longer than many a step.
     if (step % 256 == 0 && seconds > 0 &&
         std::chrono::duration<double>(Clock::now() - start).count() > seconds) {
       return false;

@@ -1,3 +1,15 @@
+// Which change a chain proposes next (proposals.h).
+//
+// 1. An operator: with even chance one of the critical path, else any. What is not on the path
+//    cannot shorten the iteration by itself.
+// 2. A move for it: the first in the list that its chance picks; if that has nothing to change, the
+//    last one, which takes any configuration.
+// 3. With ties, all operators of the group get the same.
+// 4. Devices that nobody else uses are renamed to the first ones that they can be exchanged with,
+//    so that equal strategies have one form.
+// 5. Now and then the change spreads to operators around, which follow the changed ones.
+//
+// The paper's own proposals, uniform over operators and configurations, are draw_uniform().
 #include "search/proposals.h"
 
 #include <algorithm>
@@ -36,6 +48,7 @@ PartialStrategy Proposals::draw_uniform(Random& random) const {
   const auto& operators = candidates_.operators();
   const OpId op = operators[random.below(static_cast<int>(operators.size()))];
   std::vector<PricedConfig>& configs = all_of_class_[problem_.costs.class_of[op]];
+  // Operators of one class have the same configurations: one list serves all of them.
   if (configs.empty()) configs = candidates_.all(op);
   return {{op, configs[random.below(static_cast<int>(configs.size()))]}};
 }
@@ -61,6 +74,8 @@ PartialStrategy Proposals::draw(Random& random, const PricedStrategy& strategy, 
     configs.emplace_back(op, std::move(config));
   }
   const std::vector<int>& devices = configs.front().second.devices;
+  // A configuration that follows a neighbour's order of devices is left as it is: renaming would
+  // tear both apart.
   if (!problem_.in_order && std::is_sorted(devices.begin(), devices.end())) {
     make_canonical(symmetric_, candidates_.operators(), strategy, configs);
   }

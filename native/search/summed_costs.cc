@@ -23,6 +23,7 @@ namespace flexlegion {
 
 namespace {
 
+// A pass takes as long as its slowest task, since all begin together.
 std::int64_t slowest(const Problem& problem, const Split& split, Pass pass) {
   std::int64_t most = 0;
   for (int k = 0; k < split.tasks; ++k) {
@@ -57,6 +58,7 @@ bool ways_back_alike(const MachineModel& machine) {
 
 }  // namespace
 
+// Adds a message to the links of its route. Messages within a memory take nothing.
 void Traffic::send(int from, int to, std::int64_t bytes) {
   const int source = machine_.memory_of[from], destination = machine_.memory_of[to];
   if (source == destination || bytes == 0) return;

@@ -1,3 +1,15 @@
+// Machines have devices that nothing tells apart, such as the four GPUs of a node. Exchanging two
+// such devices in a strategy changes no time, so a search would look at each strategy many times
+// over.
+//
+// symmetric_devices() finds them: two devices of equal kind, each with a memory of its own, are
+// exchangeable if exchanging their memories maps every route onto a route over links of equal
+// rates, and each link always onto the same one. make_canonical() gives a proposal's free devices
+// the lowest numbers of their kind. Free are those that no other operator uses: renaming a used
+// device would change where other tensors come from.
+//
+// Costs: pairs of memories times the length of routes, once for each neighbouring pair of devices;
+// a proposal costs one pass over the operators until all devices are seen in use.
 #include "search/symmetry.h"
 
 #include <algorithm>

@@ -1,3 +1,17 @@
+// What an iteration is charged besides the operators' own tasks (charges.h).
+//
+// Three rules:
+// - A pass that only moves data takes overhead + bytes / rate. Its bytes are those of its tile (a
+//   load), of all partial values of its tile (a sum), or of what it reads and writes (an update).
+// - An update touches the partial gradients that it gathers, each of which it reads, and the values
+//   and optimizer states of its shard, which it reads and writes back. That is why the constant
+//   factors are 2.
+// - A transfer passes its links cut-through, hop by hop (Passage).
+//
+// own_update() answers the same as the flow of an operator's weights, without building the flow:
+// per pair of an update task and an operator's task, the bytes that go each way. It costs |update
+// tasks| * |tasks| intersections of rectangles. The bounds of the exhaustive search and OptCNN's
+// costs need nothing more.
 #include "sim/charges.h"
 
 namespace flexlegion {
@@ -6,6 +20,7 @@ std::int64_t time_of_bytes(const Problem& problem, Pass pass, int device, std::i
   return problem.costs.of_bytes(pass, problem.machine.kind_of[device]).time(bytes);
 }
 
+// Each task brings its own tile, side by side with the others.
 std::vector<std::int64_t> load_times(const Problem& problem, Geometry& geometry, TensorId tensor,
                                      const std::vector<int>& devices) {
   const int parts = static_cast<int>(devices.size());
@@ -27,6 +42,7 @@ std::int64_t combining_time(const Problem& problem, int device, std::int64_t own
   return sum_time(problem, device, values * own, own);
 }
 
+// The shards of all outputs are summed by one task, so it pays the overhead once.
 std::int64_t sum_task_time(const Problem& problem, OpId op, int values, const ShardTask& task) {
   const Operator& its = problem.graph.operators[op];
   const std::vector<int> outputs = its.outputs();
@@ -47,6 +63,8 @@ std::vector<ShardTask> shard_tasks_of(const Problem& problem, Geometry& geometry
   });
 }
 
+// The gradient of a table is never written out. Each operator that looked rows up has the gradient
+// of its output, and the update scatters that into the table's rows.
 std::vector<GradientSource> gradient_sources(const Problem& problem, TensorId weight) {
   const auto lookups = problem.facts.lookups.find(weight);
   if (lookups == problem.facts.lookups.end()) return {{weight, {}}};
@@ -81,6 +99,8 @@ OwnUpdate own_update(const Problem& problem, Geometry& geometry, OpId op,
   const Graph& graph = problem.graph;
   const auto& operands = graph.operators[op].operands;
   OwnUpdate update;
+  // For each update task, its shards; for each shard and each of the operator's tasks, what they
+  // have in common.
   update.tasks = shard_tasks_of(problem, geometry, op, weights, Shares::weights, config);
   update.bytes.resize(update.tasks.size());
   update.shares.assign(update.tasks.size(), std::vector<OwnUpdate::Share>(config.devices.size()));

@@ -20,6 +20,7 @@ namespace {
 
 using R = RequirementRole;
 
+// Sorted, each once.
 template <typename Number>
 std::vector<Number> in_order(std::vector<Number> numbers) {
   std::sort(numbers.begin(), numbers.end());
@@ -32,15 +33,19 @@ bool spreads(const Use& use) { return use.role == R::spread; }
 
 }  // namespace
 
+// Built once a problem: a search changes configurations, and none of this depends on them.
 LaunchGraph::LaunchGraph(const Problem& problem) {
   find_launches(problem);
   find_uses(problem);
   for (TensorId t : problem.graph.tensors.ids()) find_tensor_flows(problem, t);
   find_weight_flows(problem);
   find_iteration_flows();
+  // Last, when the parties and operators of all flows are known.
   group_flows(problem);
 }
 
+// Numbers launches in the order of issue. Of each pass and operator there is one at most, so a
+// table finds it.
 void LaunchGraph::find_launches(const Problem& problem) {
   const Graph& graph = problem.graph;
   const GraphFacts& facts = problem.facts;
@@ -61,6 +66,7 @@ void LaunchGraph::find_launches(const Problem& problem) {
     deciding_.push_back(decides(graph, facts, key));
     launches_of_op[deciding_.back()].push_back(launch);
   }
+  // Launches of other runs are numbered after those of training.
   deciding_.insert(deciding_.end(), deciding_on_others.begin(), deciding_on_others.end());
   follower_of.assign(launches.size(), -1);
   for (int l = 0; l < static_cast<int>(launches.size()); ++l) {
@@ -121,6 +127,8 @@ Comes LaunchGraph::comes_by(const Use& use, int launch,
   };
   if (row.follows) {
     if (const Use* before = used_by(launch_of(*row.follows, key.op))) {
+      // Its own output: as it wrote it, it has it, unless it wrote partial values and the value is
+      // summed elsewhere.
       return before->privilege == Privilege::write ? Comes::found_unless_partial : Comes::found;
     }
   }
@@ -160,6 +168,8 @@ PlaceUses LaunchGraph::uses_at(const Place& place) const {
 }
 
 // Whether training has a launch that can sum partial values of the tensor.
+// Whether some strategy lets sum tasks combine the partial values. Which strategy is held is not
+// known here.
 bool LaunchGraph::is_summed(TensorId tensor) const {
   const OpId op = producers[tensor].op;
   return !op.none() && launch_of(Pass::sum, op) >= 0;
@@ -200,11 +210,14 @@ void LaunchGraph::find_tensor_flows(const Problem& problem, TensorId t) {
   }
   add_flow(std::move(id));
   if (is_summed(t)) {
+    // Two flows: partial values to who sums them, and the value, or partial values, to who reads
+    // it.
     FlowId summing{FlowKind::partial, {}, t};
     summing.places = {std::move(partial)};
     add_flow(std::move(summing));
   }
   if (!written(gradient)) return;
+  // Gradients go the way back, and their reader sums the partial ones: it is fed.
   FlowId back{FlowKind::gradient, {}, t};
   for (const FlowUse& use : gradient.uses) {
     if (!writes(use)) back.fed.push_back(use.launch);
@@ -279,6 +292,8 @@ void LaunchGraph::add_flow(FlowId id) {
     const auto at = std::find(id.parties.begin(), id.parties.end(), launch);
     return at == id.parties.end() ? -1 : static_cast<int>(at - id.parties.begin());
   };
+  // A launch may be both: those that spread a weight wait for its update, and others wait for them.
+  // It is one party then.
   for (int reader : in_order(std::move(waiting))) {
     if (party_of(reader) < 0) {
       id.parties.push_back(reader);
@@ -302,6 +317,7 @@ void LaunchGraph::group_flows(const Problem& problem) {
   std::map<std::vector<int>, int> groups;
   for (FlowId& id : flows) {
     std::vector<int> key = {static_cast<int>(id.kind), id.writers, static_cast<int>(id.fed.size())};
+    // Flows of weights and of the iteration are one of a kind: they have several tensors, or none.
     const bool of_tensor =
         id.kind == FlowKind::value || id.kind == FlowKind::partial || id.kind == FlowKind::gradient;
     if (!of_tensor) key.push_back(-1 - number_of(id));  // one of a kind

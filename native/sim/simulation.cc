@@ -324,6 +324,7 @@ bool Simulation::play(Timeline& line, std::int64_t limit, const std::vector<std:
   return true;
 }
 
+// Which launches are fused comes first: it decides what the runtime takes for each task.
 bool Simulation::full(Timeline& line, std::int64_t limit, const std::vector<std::int64_t>* tails) {
   find_fused(line);
   lay_out(line);

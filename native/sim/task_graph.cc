@@ -101,6 +101,7 @@ bool TaskGraph::within(std::int64_t limit) {
   return *std::max_element(bound_.begin(), bound_.end()) <= limit;
 }
 
+// What is replaced goes into `change`, by which undo() brings it back.
 bool TaskGraph::replace(const PartialStrategy& configs, std::int64_t limit, Change& change) {
   change.configs = configs;
   change.blocks.clear();

@@ -1,3 +1,5 @@
+// The move that needs no neighbour: any configuration of an operator. It keeps the whole space
+// within reach.
 #include "search/moves/moves.h"
 
 namespace flexlegion {

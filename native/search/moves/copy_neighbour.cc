@@ -1,3 +1,9 @@
+// A move that takes over what a neighbour has. Data stays in its memory where producer and consumer
+// are split alike over the same devices, so a neighbour's configuration is a better guess than any
+// other.
+//
+// Mostly the operator follows the neighbour task by task (follow.cc). Else it takes the same
+// degrees by position, or the same number of tasks along its first dimension that allows it.
 #include "search/moves/moves.h"
 
 namespace flexlegion {

@@ -1,3 +1,5 @@
+// A small step around a split that may be good already: only the devices change, or who combines
+// partial values.
 #include "search/moves/moves.h"
 
 namespace flexlegion {

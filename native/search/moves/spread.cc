@@ -1,3 +1,8 @@
+// Changing one layer alone often makes its tensors move, which rejects the proposal, although the
+// same change of several neighbouring layers would be better. This move proposes them together.
+//
+// From the changed operator, neighbours are visited breadth-first, and each follows the one that it
+// was reached from, up to 2, 4, 8 or 16 operators. An operator that cannot follow ends that branch.
 #include "search/moves/moves.h"
 
 namespace flexlegion {
