@@ -1,3 +1,9 @@
+// Builds one block or one flow at a time (flow_rules.h tells how a flow follows from pieces).
+//
+// Flows that differ in their operators' names alone are equal: those of a network's repeated
+// layers, say. They are of one group, and a flow is looked up by its group and the configurations
+// of its operators before it is built. A group of one never meets its like, so its flows are not
+// kept.
 #include "sim/flow_rules.h"
 
 #include <algorithm>
@@ -12,20 +18,6 @@ using R = RequirementRole;
 // What may be spent on flows that are not in use. Beyond, all of them are given up.
 constexpr std::int64_t kCachedBytes = std::int64_t{256} << 20;
 
-// As what the memory counts that a place takes.
-Content content_of(const Graph& graph, const Place& place) {
-  if (of_iteration(place.field)) return Content::weight_gradient;
-  if (place.field == Field::state) return Content::optimizer_state;
-  if (place.field == Field::node_sums) return Content::weight_gradient;
-  const TensorKind kind = graph.tensors[place.tensor].kind;
-  const bool weight = kind == TensorKind::weight;
-  if (place.field == Field::gradient) {
-    return weight ? Content::weight_gradient : Content::gradient;
-  }
-  if (weight) return Content::weight;
-  return kind == TensorKind::input ? Content::batch : Content::activation;
-}
-
 }  // namespace
 
 FlowRules::FlowRules(const Problem& problem, const LaunchGraph& launch_graph,
@@ -39,6 +31,7 @@ FlowRules::FlowRules(const Problem& problem, const LaunchGraph& launch_graph,
       devices_of_others_(launch_graph.others.size()),
       boxes_(static_cast<std::size_t>(problem.machine.memories)) {}
 
+// The tasks of a launch: where they run, and what they take before flows add to it.
 Block FlowRules::block(int launch) {
   Block block;
   block.device = placements_.devices(launch_graph_.launches[launch]);
@@ -73,6 +66,8 @@ std::vector<std::int64_t> FlowRules::times(int launch, const std::vector<int>& d
   return times;
 }
 
+// How much longer a task takes beside busy neighbours: as was measured of its split, or of the rate
+// of its pass.
 std::int32_t FlowRules::contention(int launch, int device, int part) const {
   const int kind = problem_.machine.kind_of[device];
   const LaunchKey& key = launch_graph_.launches[launch];
@@ -82,6 +77,7 @@ std::int32_t FlowRules::contention(int launch, int device, int part) const {
   return problem_.split(key.op, configs_[key.op].split).contention(key.pass, kind, part);
 }
 
+// Looks the flow up, or builds it. Flows are shared, so those of repeated layers are kept once.
 FlowPtr FlowRules::flow(int f) {
   const FlowId& id = launch_graph_.flows[f];
   if (launch_graph_.group_sizes[id.group] == 1) return std::make_shared<const Flow>(build(id));
@@ -92,6 +88,7 @@ FlowPtr FlowRules::flow(int f) {
   built_bytes_ += static_cast<std::int64_t>(
       sizeof(Flow) + flow->hops.size() * sizeof(Hop) + flow->consumers.size() * sizeof(TaskRef) +
       flow->edges.size() * sizeof(TaskRef) + flow->transfers.size() * sizeof(Transfer));
+  // All at once: flows that are held elsewhere live on, and the others are soon built again.
   if (built_bytes_ > kCachedBytes) {
     built_.clear();
     built_bytes_ = 0;
@@ -125,6 +122,7 @@ Flow FlowRules::build(const FlowId& id) {
   return finish(id);
 }
 
+// Numbers the writing tasks, and says in which memory each of them writes.
 void FlowRules::begin(const FlowId& id) {
   id_ = &id;
   std::vector<int> parts;
@@ -151,6 +149,8 @@ void FlowRules::begin(const FlowId& id) {
   elements_of_fields_.clear();
 }
 
+// One place. Uses come in this order: who writes, who spreads, who reads. So pieces are there
+// before somebody needs them.
 void FlowRules::carry(const PlaceUses& its) {
   pieces_.clear();
   written_by_.clear();
@@ -186,6 +186,8 @@ bool FlowRules::takes_part(const FlowUse& use, const Place& place) {
   return stack.summed == (place.field == Field::partial);
 }
 
+// A use as the tasks of its launch see it: devices, rectangles, slots, and the nodes that sum a
+// gradient.
 FlowRules::View FlowRules::view_of(const FlowUse& use) {
   View view;
   view.use = &use;
@@ -229,6 +231,7 @@ const Partition& FlowRules::elements_of(const FlowUse& use, int tasks) {
 
 // --- who writes ---
 
+// Each task that writes leaves its rectangle in its slot.
 void FlowRules::write(const View& view) {
   box(view);
   const int party = view.use->party;
@@ -285,6 +288,8 @@ void FlowRules::contribute(const View& view) {
 
 // --- who reads ---
 
+// What a reader holds, and what it needs: nothing, where a launch before it with the same tasks has
+// it.
 void FlowRules::read(const View& view) {
   const Comes comes = view.use->comes;
   const bool found = comes == Comes::found || (comes == Comes::found_unless_partial &&
@@ -292,6 +297,8 @@ void FlowRules::read(const View& view) {
   // An instance that was only written may be smaller than one that is read, too.
   if (comes != Comes::found) box(view);
   read_.assign(static_cast<std::size_t>(view.tasks()), 0);
+  // Nobody in training has written the place, or nobody reads it there: it is held, and nothing
+  // moves.
   if (pieces_.empty() || comes == Comes::held) return;
   // Of a value that is found, as it is, nothing is asked: reading it takes no time of its own.
   const bool partial = view.use->field == Field::gradient || view.terms.slots > 1;
@@ -325,6 +332,8 @@ void FlowRules::need(const View& view, bool found) {
       of = piece.tiles;
       common = &overlaps(*of, tiles);
     }
+    // Of a piece, only the rectangles that overlap it are visited, and of these, the tasks that
+    // have them.
     const int writer = builder_.writer(piece.writer.party, piece.writer.part);
     need.stack = stacks_ + static_cast<int>(p);
     need.wrote = of->ids[piece.distinct];
@@ -356,6 +365,7 @@ void FlowRules::need(const View& view, bool found) {
   if (!alike) set_apart(view.use->party, written_by_[last].party);
 }
 
+// Overlaps of tiles are kept for good (Geometry), those of shards as long as the flow is built.
 const Overlaps& FlowRules::overlaps(const Partition& written, const Partition& read) {
   if (written.kept() && read.kept()) return placements_.geometry().overlaps(written, read);
   for (const auto& known : overlaps_) {
@@ -393,6 +403,8 @@ void FlowRules::charge(const View& view) {
   }
 }
 
+// Edges and transfers of all places together, their bounds, and what launches take for what is
+// brought.
 Flow FlowRules::finish(const FlowId& id) {
   // Of each party, how many tasks wait for what the flow brings; 0 where bounds do not use it.
   std::vector<int> reading(id.parties.size(), 0);
@@ -416,87 +428,6 @@ Flow FlowRules::finish(const FlowId& id) {
   if (!longer) return flow;
   for (std::size_t i = 0; i < id.fed.size(); ++i) flow.fed_times.push_back(fed_[i].times);
   return flow;
-}
-
-// --- who holds it ---
-
-// What tasks touch of a place, where it lies in the memories of their devices.
-void FlowRules::box(const View& view) {
-  const Use& use = *view.use;
-  const bool written = use.privilege != Privilege::read;
-  for (int k = 0; k < view.tasks(); ++k) {
-    const Rect& rect = view.rect(k);
-    if (rect.empty()) continue;
-    const int memory = memory_of((*view.devices)[k]);
-    if (use.field == Field::gradient || use.field == Field::node_sums) {
-      box_gradient(view, k);
-      continue;
-    }
-    const Slots slots = view.terms.of_task(k);
-    if (slots.first == slots.last) continue;
-    box(memory, view.terms.slots > 1 ? rect.in_slots(slots.first, slots.last) : rect, written);
-  }
-}
-
-// Partial values of a gradient, those of a node, or the sums of nodes.
-void FlowRules::box_gradient(const View& view, int k) {
-  const Use& use = *view.use;
-  const int memory = memory_of((*view.devices)[k]), node = view.node(k);
-  const Rect& rect = view.rect(k);
-  if (use.role == R::node_sum) {
-    box(memory, rect.in_slots(node, node + 1), true);
-    return;
-  }
-  if (use.role == R::weight_gradient && node >= 0) {
-    box(memory, rect.in_slots(0, placements_.nodes(use.tensor).count()), false);
-    return;
-  }
-  Rect stacked = contributions_.stacked(rect);
-  Rect zeroed = stacked.in_all_slots(contributions_.slots());
-  if (use.role == R::node_gradient) {
-    const Slots its = contributions_.of_node(node);
-    stacked = zeroed = rect.in_slots(its.first, its.last);
-  }
-  box(memory, stacked, false);
-  const Rect whole = Rect::of_shape(problem_.graph.tensors[use.tensor].shape);
-  if (!contributions_.fully_written(whole.volume())) box(memory, zeroed, true);
-}
-
-// What was contributed to a gradient that is summed inside nodes, when the slots have their
-// numbers.
-void FlowRules::box_contributions() {
-  const std::vector<int> numbers = contributions_.numbers();
-  for (std::size_t p = 0; p < contributions_.pieces().size(); ++p) {
-    const Contributions::Piece& its = contributions_.pieces()[p];
-    const Rect& rect = pieces_[p].tiles->parts.rects[pieces_[p].distinct];
-    const int slot = numbers[its.slot];
-    box(memory_of(its.device), rect.in_slots(slot, slot + 1), true);
-  }
-}
-
-void FlowRules::box(int memory, const Rect& rect, bool written) {
-  if (rect.empty()) return;
-  Boxes& boxes = boxes_[memory];
-  if (boxes.read.empty() && boxes.written.empty()) boxed_.push_back(memory);
-  Rect& mine = written ? boxes.written : boxes.read;
-  mine = mine.bounding(rect);
-}
-
-// Counts the memory of a place, once its boxes are complete. The plan's rule says which instances
-// follow from the boxes (rect.h).
-void FlowRules::hold(const PlaceUses& its) {
-  const Content content = content_of(problem_.graph, its.place);
-  const std::int64_t bytes = element_bytes(type_of(problem_.graph, its.place));
-  const bool ahead =
-      !its.uses.empty() && row_of(launch_graph_.key_of(its.uses.front().launch).pass).ahead;
-  for (int memory : boxed_) {
-    Boxes& boxes = boxes_[memory];
-    // The next batch is staged while the present one computes.
-    const std::int64_t staged = ahead ? boxes.written.volume() : 0;
-    builder_.hold(memory, content, (held_elements(boxes.read, boxes.written) + staged) * bytes);
-    boxes = {};
-  }
-  boxed_.clear();
 }
 
 }  // namespace flexlegion

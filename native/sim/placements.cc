@@ -45,10 +45,13 @@ const std::vector<ShardTask>& Placements::shard_tasks(const LaunchKey& key) {
   return sharded(key.op, shares == Shares::nothing ? Shares::weights : shares).tasks;
 }
 
+// The operator's shards as it is configured now. They are found again only if the configuration has
+// changed.
 Placements::Sharded& Placements::sharded(OpId op, Shares shares) {
   Sharded& its = (shares == Shares::outputs ? outputs_
                   : shares == Shares::nodes ? nodes_
                                             : weights_)[op];
+  // The configuration is compared, not a flag: a proposal that is rejected brings the old one back.
   if (its.config == configs_[op]) return its;
   its.config = configs_[op];
   const auto operands = shared_operands(problem_.graph, problem_.facts, op, shares);
@@ -58,6 +61,7 @@ Placements::Sharded& Placements::sharded(OpId op, Shares shares) {
   return its;
 }
 
+// None unless the weight's owner is hierarchical. Found once for all weights of the operator.
 const SummingNodes& Placements::nodes(TensorId weight) {
   static const SummingNodes none;
   const OpId op = problem_.facts.owner[weight];
@@ -78,11 +82,14 @@ const SummingNodes& Placements::nodes(TensorId weight) {
   return none;
 }
 
+// Of whole tiles, Geometry's own partition. Of shards, one that is made when it is first asked for,
+// and kept until the configuration changes.
 const Partition& Placements::tiles(const LaunchKey& key, const Use& use) {
   const PassRow& row = row_of(key.pass);
   if (row.of == Of::input) {
     return geometry_.load_partition(use.tensor, static_cast<int>(load_devices(use.tensor).size()));
   }
+  // Tiles of the operator's space depend on how it is split, which Geometry keeps.
   if (row.shares == Shares::nothing) {
     return geometry_.partition(key.op, use.operand, configs_[key.op].split,
                                by_first_part_alone(problem_.graph, problem_.facts, key, use));
@@ -112,6 +119,7 @@ const Partition& Placements::tiles(const LaunchKey& key, const Use& use) {
   return *its.touched.back().tiles;
 }
 
+// A batch is loaded where its first reader's tasks run.
 std::vector<int> Placements::load_devices(TensorId tensor) const {
   const LoadSource& source = load_sources_[tensor];
   const PricedConfig& reader = configs_[source.first_reader];
@@ -120,6 +128,7 @@ std::vector<int> Placements::load_devices(TensorId tensor) const {
       .devices;
 }
 
+// How many partial values the producer's split gives, and whether a sum launch combines them.
 ValueStack Placements::stack(TensorId tensor) const {
   const auto [op, output] = launch_graph_.producers[tensor];
   if (op.none()) return {};
