@@ -1,4 +1,11 @@
-// The C ABI of libflexlegion_core: checks indices, converts flat arrays, and calls the plan.
+// The plan's part of the C ABI of libflexlegion_core: checks indices, converts flat arrays, and
+// calls the plan.
+//
+// Python passes a graph as arrays of structures with pointers, and gets plans back as flat arrays.
+// Everything from outside is checked here and nowhere below: extents whose product would leave 64
+// bits, numbers of enumerations, indices of tensors. So the code below may assume that a graph is
+// well formed. Enumerations are cast, and the assertions at the top compare them when this file is
+// compiled.
 #include <algorithm>
 #include <memory>
 #include <stdexcept>
@@ -42,6 +49,7 @@ const T& at(const fl::IdVector<I, T>& items, I id, const char* what) {
   throw std::out_of_range("no " + std::string(what) + " " + std::to_string(id.value));
 }
 
+// Typed ids as plain numbers, for the other side.
 template <typename Ids>
 std::vector<std::int32_t> numbers(const Ids& ids) {
   std::vector<std::int32_t> result;
@@ -49,16 +57,19 @@ std::vector<std::int32_t> numbers(const Ids& ids) {
   return result;
 }
 
+// Far above any real tensor, and low enough that no product below overflows.
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 40;  // of a tensor
 constexpr std::int64_t kMaxMapNumber = std::int64_t{1} << 20;
 constexpr std::int32_t kMaxDevice = 1 << 20;
 
+// Whether a number is one of an enumeration's, of which `last` is the last.
 void check_constant(int value, int last, const char* what) {
   if (value < 0 || value > last) {
     throw std::invalid_argument("no " + std::string(what) + " " + std::to_string(value));
   }
 }
 
+// A tensor, its extents checked so that no product of theirs overflows anywhere below.
 fl::Tensor tensor_of(const fl_tensor& its) {
   fl::Tensor tensor;
   tensor.name = its.name;
@@ -70,6 +81,7 @@ fl::Tensor tensor_of(const fl_tensor& its) {
   tensor.shape.assign(its.shape, its.shape + its.rank);
   std::int64_t volume = 1;
   for (std::int64_t extent : tensor.shape) {
+    // By division, for the product might overflow before it is compared.
     volume = extent < 1 || extent > kMaxElements / volume ? 0 : volume * extent;
     if (volume == 0) {
       throw std::invalid_argument("tensor '" + tensor.name + "' has an extent of " +
@@ -78,6 +90,8 @@ fl::Tensor tensor_of(const fl_tensor& its) {
     }
   }
   check_constant(its.data_type, FL_FLOAT16, "data type");
+  // The other side has two kinds more: a weight that is an operator's state, and an activation
+  // through which no gradient passes. Here they are flags.
   check_constant(its.kind, FL_DETACHED, "kind of tensors");
   tensor.type = static_cast<fl::DataType>(its.data_type);
   tensor.is_state = its.kind == FL_OPERATOR_STATE;
@@ -92,6 +106,8 @@ fl::Tensor tensor_of(const fl_tensor& its) {
   return tensor;
 }
 
+// An operand and its access map. Numerators, denominators and offsets are bounded, so that a bound
+// of a tile times a numerator stays within 64 bits.
 fl::Operand operand_of(const fl::Graph& graph, const fl::Operator& owner, const fl_operand& its) {
   const auto bad_map = [&] {
     return std::invalid_argument("operator '" + owner.name + "': bad access map");
@@ -120,6 +136,8 @@ fl::Operand operand_of(const fl::Graph& graph, const fl::Operator& owner, const 
   return operand;
 }
 
+// An operator. What its dimensions and operands mean together is checked later, for the graph as a
+// whole (check_graph).
 fl::Operator operator_of(const fl::Graph& graph, const fl_operator& its) {
   fl::Operator op;
   op.name = its.name;
@@ -145,6 +163,7 @@ fl::Operator operator_of(const fl::Graph& graph, const fl_operator& its) {
 
 }  // namespace
 
+// One a thread, as errno is: calls from several threads do not mix their messages.
 fl::LastError& fl::last_error() {
   thread_local LastError error;
   return error;
@@ -156,6 +175,7 @@ void fl_last_error(fl_error* out) {
           static_cast<std::int32_t>(error.needs.size()), error.needs.data()};
 }
 
+// Names that Python reads instead of repeating them: passes, fields and roles.
 void fl_vocabulary_of(fl_vocabulary* out) {
   struct Names {
     std::vector<fl_pass> passes;
@@ -221,6 +241,8 @@ fl_graph_facts fl::FactsArrays::view() const {
           gradient_.data(), owner_.data(),    scales_ ? 1 : 0};
 }
 
+// By operator: the caller may list configurations in any order, and leave some out where that makes
+// sense.
 std::map<fl::OpId, fl::ParallelConfig> fl::configs_of(const fl_strategy& strategy) {
   std::map<OpId, ParallelConfig> configs;
   for (const fl_config* its = strategy.configs; its != strategy.configs + strategy.n; ++its) {
@@ -236,6 +258,7 @@ std::map<fl::OpId, fl::ParallelConfig> fl::configs_of(const fl_strategy& strateg
   return configs;
 }
 
+// Pointers into the strategy that is kept beside them.
 fl::StrategyArrays::StrategyArrays(Strategy strategy) : strategy_(std::move(strategy)) {
   for (const ParallelConfig& config : strategy_) {
     configs_.push_back({static_cast<std::int32_t>(configs_.size()),
@@ -269,6 +292,7 @@ fl::PlanArrays::PlanArrays(const fl::Plan& plan, const GraphFacts& its) : facts(
   for (const fl::SummingNodes& nodes : plan.nodes) node_sums.push_back(nodes.count());
 }
 
+// A plan keeps a graph of its own: the arrays that the graph came in are the caller's.
 fl_plan* fl_plan_create(const fl_graph* graph, const fl_strategy* strategy, int optimizer_states,
                         int clips, fl_plan_arrays* out) {
   return fl::guarded(static_cast<fl_plan*>(nullptr), [&] {

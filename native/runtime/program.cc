@@ -68,6 +68,7 @@ HostArray Program::host_array(int data) {
   return data_.at(data).array;
 }
 
+// Waits first: tasks may still read those arrays.
 void Program::drop_data(const std::vector<int>& data) {
   wait();
   const std::lock_guard<std::mutex> lock(data_mutex_);
@@ -245,6 +246,7 @@ void Program::save(const std::vector<HostShard>& shards) {
   raise_failure();
 }
 
+// The whole tensor, as floats, on every rank. Partial values are combined here.
 void Program::read(Place place, void* host) {
   if (place.tensor.none()) {
     read_of_iteration(place.field, host);
@@ -303,6 +305,7 @@ bool Program::written(int region, FieldID field) const {
   return false;
 }
 
+// Records name our launches; outside, the plan's numbers are known.
 std::vector<TaskRecord> Program::records() {
   std::vector<int> numbers(launches_.size(), FL_OTHER);
   for (const InputTensor& input : inputs_) numbers[input.stage] = FL_STAGED;

@@ -1,4 +1,12 @@
 // The simulator's part of the C ABI of libflexlegion_core.
+//
+// A problem (graph, machine, cost table) is made once, and its cost table is filled entry by entry:
+// one entry a way to split a class of operators. A simulator then holds a strategy of that problem,
+// tries proposals, and hands out timelines.
+//
+// Everything that comes in is checked here, so that no other file of the simulator has to ask
+// whether an index exists or a time is below kMaxTime. That bound also keeps the sums of a
+// simulation within 64 bits.
 #include "sim/handles.h"
 
 #include <algorithm>
@@ -34,6 +42,7 @@ static_assert(same(FL_CONTENT_BATCH, fl::Content::batch) &&
               same(FL_CONTENT_OPTIMIZER_STATES, fl::Content::optimizer_state) &&
               FL_CONTENT_OPTIMIZER_STATES + 1 == fl::kContents);
 
+// Bytes per second, and links of a route: far beyond any machine, and low enough for 64-bit times.
 constexpr std::int64_t kMaxRate = 1'000'000'000'000'000'000;
 constexpr int kMaxRouteLength = 64;
 
@@ -43,6 +52,7 @@ void check_index(std::int64_t value, std::int64_t count, const char* what) {
   }
 }
 
+// Indices come from outside, and are checked before they become ids.
 fl::OpId checked_op(const fl::Graph& graph, int op) {
   check_index(op, static_cast<std::int64_t>(graph.operators.size()), "operator");
   return fl::OpId(op);
@@ -52,6 +62,8 @@ void check_positive(std::int64_t value, const char* what) {
   if (value < 1) throw std::invalid_argument("the machine needs at least one " + std::string(what));
 }
 
+// The device topology from flat arrays: routes lie one after the other, from memory 0 to 0, 0 to 1
+// and so on.
 fl::MachineModel machine_of(const fl_machine& machine) {
   fl::MachineModel model;
   check_positive(machine.n_devices, "device");
@@ -87,6 +99,7 @@ fl::MachineModel machine_of(const fl_machine& machine) {
     if (length < 0 || length > kMaxRouteLength || next + length > machine.n_routes) {
       throw std::invalid_argument("a route of " + std::to_string(length) + " links");
     }
+    // Within a memory nothing travels, so its route may be empty.
     if (from != to && length == 0) {
       throw std::invalid_argument("no route from memory " + std::to_string(from) + " to memory " +
                                   std::to_string(to));
@@ -94,6 +107,7 @@ fl::MachineModel machine_of(const fl_machine& machine) {
     std::vector<int> route(machine.routes + next, machine.routes + next + length);
     next += length;
     for (int link : route) check_index(link, machine.n_links, "link");
+    // A hop takes its whole link. A transfer that passed one link twice would slow down itself.
     std::vector<int> sorted = route;
     std::sort(sorted.begin(), sorted.end());
     if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
@@ -101,6 +115,8 @@ fl::MachineModel machine_of(const fl_machine& machine) {
     }
     model.routes.push_back(std::move(route));
   }
+  // Whether all that enters a memory comes over one link. Bounds of flows use it: what shares a
+  // link comes one after the other.
   for (int to = 0; to < machine.memories; ++to) {
     int last = -1;
     bool single = true;
@@ -141,11 +157,14 @@ fl::RuntimeCosts runtime_of(const fl_runtime& runtime) {
           runtime.dispatch,  runtime.wake,   runtime.cores};
 }
 
+// The cost table without its splits, which are added one by one.
 fl::CostTable cost_table(const fl::Graph& graph, const int32_t* class_of,
                          const fl_machine& machine) {
   fl::CostTable costs;
   const std::size_t ops = graph.operators.size();
   for (fl::OpId op : graph.operators.ids()) {
+    // The first operator of a class stands for it, so a class is named by an operator that comes no
+    // later.
     const fl::OpId like(class_of[op.value]);
     check_index(like.value, op.value + 1, "earlier operator");
     if (!fl::same_access(graph, op, like)) {
@@ -223,6 +242,7 @@ fl::PartialStrategy fl::configs_of(const fl::Problem& problem, const fl_strategy
       throw std::invalid_argument("the cost table has no times for operator '" +
                                   problem.graph.operators[op].name + "' split by" + text);
     }
+    // Choices that make no difference are dropped, so that equal strategies compare equal.
     const bool shares = problem.split(op, entry->second).can_sum_by_shards;
     const fl::Sums sums = shares ? config.sums : fl::Sums::readers;
     const bool hierarchical = config.hierarchical && fl::can_be_hierarchical(problem, op);
@@ -299,6 +319,8 @@ int fl_problem_parts(const fl_problem* problem, int number, int n_degrees, const
   });
 }
 
+// One entry of the cost table: how an operator is split, and what its tasks take, forward then
+// backward, on each kind of device.
 int fl_problem_add_split(fl_problem* handle, const fl_split* its) {
   return fl::guarded(-1, [&] {
     fl::Problem& problem = handle->problem;
@@ -366,6 +388,7 @@ int fl_simulator_propose(fl_simulator* handle, const fl_strategy* changes, int a
   });
 }
 
+// Ends a proposal.
 int fl_simulator_decide(fl_simulator* simulator, int accept) {
   return fl::guarded(-1, [&] {
     if (accept == 0) {
@@ -392,6 +415,8 @@ int fl_simulator_timeline(fl_simulator* handle, fl_timeline* out) {
       for (int k = 0; k < static_cast<int>(block.device.size()); ++k) {
         const int t = line.first_task[l] + k;
         const std::int64_t runtime = line.runtime_time.empty() ? 0 : line.runtime_time[t];
+        // The fields of fl_task in their order. A task of a launch is no transfer: flow, memories
+        // and hop are -1, bytes are 0.
         tasks[t] = {block.device[k],
                     static_cast<int32_t>(key.pass),
                     fl::number_of(key),
