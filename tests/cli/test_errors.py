@@ -163,7 +163,10 @@ def test_missing_operator(of_file: Callable[[str], str], mlp: dict[str, Any]) ->
 def test_keys_of_an_entry(of_file: Callable[[str], str], mlp: dict[str, Any]) -> None:
     mlp["operators"]["output"]["device"] = mlp["operators"]["output"].pop("devices")
     text = of_file(json.dumps(mlp))
-    assert text == "operator 'output' needs the keys 'degrees' and 'devices', and may have 'sums'"
+    assert text == (
+        "operator 'output' needs the keys 'degrees' and 'devices', and may have 'sums' and "
+        "'hierarchical'"
+    )
 
 
 def test_duplicate_key(of_file: Callable[[str], str], mlp: dict[str, Any]) -> None:

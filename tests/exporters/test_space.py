@@ -7,6 +7,7 @@ from exported import BUILDERS, network_named, setting_of
 
 import flexlegion as fl
 from flexlegion.analysis.export import export, program_of
+from flexlegion.analysis.setting import Given
 from flexlegion.base.errors import UserError
 from flexlegion.exporters.space import target_of
 from flexlegion.exporters.targets import TARGETS
@@ -18,7 +19,7 @@ def replaced_by(network: str, to: str, operator: str, config: ParallelConfig) ->
     """Reason and replacement, if one operator is split so and all others by samples."""
     setting = setting_of(network_named(network), 4)
     strategy = named("data", setting.problem)
-    done = program_of(setting, strategy.changed({operator: config}), to)
+    done = program_of(Given.inside(setting, strategy.changed({operator: config})), to)
     found = [(each.reason, each.instead) for each in done.replaced if operator in each.operators]
     return found[0] if found else ("", "")
 
@@ -63,7 +64,7 @@ def test_jax_divides_what_reads_more_than_its_part() -> None:
 
 def test_uneven_cuts_are_named() -> None:
     setting = setting_of(network_named("mlp"), 3)
-    done = program_of(setting, "data", "dtensor")
+    done = program_of(Given.inside(setting, "data"), "dtensor")
     reasons = {each.reason for each in done.replaced}
     assert reasons == {"8 of sample are not cut evenly into 3 parts"}
     assert "8 of sample are not cut evenly into 3 parts" in done.text
@@ -76,7 +77,7 @@ def test_searches_within_a_target(network: str, to: str) -> None:
         network_named(network), "p100x4", proposals=200, costs="analytic", space=to, chains=1
     )
     setting = setting_of(network_named(network), 4)
-    done = program_of(setting, found.strategy, to)
+    done = program_of(Given.inside(setting, found.strategy), to)
     assert done.replaced == ()
     assert found.strategy.found["space"] == to
     for operator in setting.problem.graph.operators:

@@ -123,7 +123,8 @@ def main() -> None:
         for to, its_programs in chosen.items():
             ones = sorted({name for name, _ in its_programs})
             for name in ones:
-                one = program_of(setting_of(network_named(name), 1), "single", to).text
+                its_setting = setting_of(network_named(name), 1)
+                one = program_of(Given.inside(its_setting, "single"), to).text
                 give(at, f"{name}.{to}.one", name, one, double=True)
             run(to, 1, at, [f"{name}.{to}.one" for name in ones])
             run(to, DEVICES, at, [label for _, label in its_programs])

@@ -90,27 +90,26 @@ def test_the_simulator_moves_what_the_plan_does(network: Any, strategy: str) -> 
     assert timeline.bytes_moved == by_plan
 
 
-def test_splits_of_other_dimensions_mean_columns(tmp_path: Path) -> None:
-    """As files of before have them."""
+def test_splits_of_other_dimensions_are_refused(tmp_path: Path) -> None:
+    """And what a file says of a loss stands for what it is made of."""
     model = Model(8)
     x = model.embedding(model.input((5,), "int32"), 9, 3, name="embed")
     model.dense(x, 4, name="dense")
     problem = finely_cut(model, load_machine("p100x4"), ArbitraryCosts(0))
     names = tuple(problem.devices.names)
-    old = {
-        "embed": ParallelConfig((2, 2, 1), names),
+    right = {
+        "embed": ParallelConfig((1, 1, 3), names[:3]),
         "dense": ParallelConfig((2, 2, 1, 1), names),
         "loss": ParallelConfig((1, 1), names[:1]),
     }
-    Strategy(old).save(tmp_path / "old.json")
-    new = resolve(tmp_path / "old.json", problem.graph, problem.devices)
-    # And a loss stands for what it is made of.
+    Strategy(right).save(tmp_path / "right.json")
+    new = resolve(tmp_path / "right.json", problem.graph, problem.devices)
     parts = dict.fromkeys(parts_of_loss("loss"), ParallelConfig((1, 1, 1), names[:1]))
     embed = ParallelConfig((1, 1, 3, 1), names[:3])
     dense = ParallelConfig((2, 2, 1, 1, 1), names)
-    assert dict(new) == old | parts | {"embed": embed, "dense": dense}
-    wrong = Strategy(old | {"embed": ParallelConfig((2, 2, 1), names[:3])})
-    with pytest.raises(UserError, match="splits dimension 'sample' into 2 parts, but it cannot"):
+    assert dict(new) == right | parts | {"embed": embed, "dense": dense}
+    wrong = Strategy(right | {"embed": ParallelConfig((2, 2, 1), names)})
+    with pytest.raises(UserError, match="splits dimension 'sample' into 2 parts, but what looks"):
         resolve(wrong, problem.graph, problem.devices)
 
 

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 import flexlegion as fl
 from flexlegion.analysis.export import program_of
-from flexlegion.analysis.setting import Setting
+from flexlegion.analysis.setting import Given, Setting
 from flexlegion.exporters.space import target_of
 from flexlegion.strategy.configuration import ParallelConfig, splits
 from flexlegion.strategy.strategy import Strategy
@@ -49,7 +49,7 @@ def write(
         degrees = allowed[int(rng.integers(len(allowed)))]
         names = tuple(f"gpu:{i}" for i in range(int(np.prod(degrees))))
         configs[op.name] = ParallelConfig(degrees, names)
-    done = program_of(setting, Strategy(configs, f"seed {seed}"), to)
+    done = program_of(Given.inside(setting, Strategy(configs, f"seed {seed}")), to)
     at.with_suffix(".py").write_text(done.text)
     given = {}
     for weight in model.graph.weights:

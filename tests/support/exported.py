@@ -17,7 +17,7 @@ from zoo_cases import CASES
 
 from flexlegion import Model, Strategy
 from flexlegion.analysis.export import program_of
-from flexlegion.analysis.setting import Setting
+from flexlegion.analysis.setting import Given, Setting
 from flexlegion.exporters.space import target_of
 from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.tensor import Tensor
@@ -140,7 +140,7 @@ def random_allowed(network: Network, devices: int, to: str, seed: int) -> Strate
 
 def text_of(network: Network, devices: int, strategy: str | Strategy, to: str) -> str:
     """The program."""
-    return program_of(setting_of(network, devices), strategy, to).text
+    return program_of(Given.inside(setting_of(network, devices), strategy), to).text
 
 
 def loaded(path: Path) -> ModuleType:
