@@ -436,6 +436,7 @@ PassRow spread_row() {
   row.uses = use_spread;
   row.shares = Shares::nodes;
   row.price = Price::nothing;
+  row.priced_as = Pass::spread;
   row.closing = true;
   return row;
 }
