@@ -296,9 +296,9 @@ fl::PlanArrays::PlanArrays(const fl::Plan& plan, const GraphFacts& its) : facts(
 fl_plan* fl_plan_create(const fl_graph* graph, const fl_strategy* strategy, int optimizer_states,
                         int clips, fl_plan_arrays* out) {
   return fl::guarded(static_cast<fl_plan*>(nullptr), [&] {
-    const fl::WantedGraph wanted(*graph);
+    fl::WantedGraph wanted(*graph);
     auto plan = std::make_unique<fl_plan>();
-    plan->graph = wanted.graph;
+    plan->graph = std::move(wanted.graph);
     check_constant(optimizer_states, fl::kMaxStates, "number of optimizer states");
     for (const auto& [op, config] : fl::configs_of(*strategy)) {
       at(plan->graph.operators, op, "operator");

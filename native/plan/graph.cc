@@ -103,7 +103,8 @@ bool sums_by_shards(const Operator& op, const ParallelConfig& config) {
 }
 
 bool Graph::has_several_nodes() const {
-  return std::any_of(node_of.begin(), node_of.end(), [](int node) { return node != 0; });
+  return std::any_of(node_of.begin(), node_of.end(),
+                     [this](int node) { return node != node_of.front(); });
 }
 
 // What a task touches of an operand, from its tile of the space: the affine bounds of each

@@ -58,10 +58,10 @@ class PlanBuilder {
       Launch launch = launch_of(graph_, facts_, key, strategy_[decides(graph_, facts_, key)]);
       if (launch.tasks() == 0)
         continue;  // partial values that nobody combines before they are read, say
-      if (key.pass == Pass::node_sum) number_slots(launch);
       for (Requirement& r : launch.requirements) place(r, launch);
       plan_.launches.push_back(std::move(launch));
     }
+    number_slots();
     for (TensorId t : contributions_.ids()) {
       plan_.gradients[t].fully_written = fully_written(t);
     }
@@ -106,13 +106,14 @@ class PlanBuilder {
     return nodes.any() ? nodes.of(graph_, device) : 0;
   }
 
-  // Contributions to the gradients that are about to be summed inside nodes are all known. Slots
-  // get the numbers that make those of a node follow each other.
-  void number_slots(const Launch& sums) {
+  // Of gradients that are summed inside nodes, slots get the numbers that make those of a node
+  // follow each other, once all contributions are known. Who reads them has asked for a node's.
+  void number_slots() {
     std::map<TensorId, std::vector<int>> numbers;
-    for (const Requirement& r : sums.requirements) {
-      numbers.emplace(r.tensor, contributions_[r.tensor].numbers());
+    for (TensorId t : plan_.nodes.ids()) {
+      if (plan_.nodes[t].any()) numbers.emplace(t, contributions_[t].numbers());
     }
+    if (numbers.empty()) return;
     for (Launch& launch : plan_.launches) {
       for (Requirement& r : launch.requirements) {
         const auto its = numbers.find(r.tensor);

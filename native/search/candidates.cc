@@ -142,6 +142,16 @@ std::vector<int> Candidates::random_devices(Random& random, int tasks) const {
   return devices;
 }
 
+PartialStrategy Candidates::changes(OpId op, const PricedConfig& config, bool tied) const {
+  PartialStrategy configs;
+  const std::vector<OpId> alone{op};
+  for (OpId member : tied ? members(op) : alone) {
+    configs.emplace_back(member, config);
+    configs.back().second.hierarchical = config.hierarchical && hierarchical_[member];
+  }
+  return configs;
+}
+
 void Candidates::choose_sums(Random& random, OpId op, PricedConfig& config) const {
   constexpr double kHierarchical = 0.75;  // which is seldom worse
   const bool choice = problem_.split(op, config.split).can_sum_by_shards;

@@ -44,6 +44,9 @@ class Candidates {
 
   // A block of so many devices, every n-th one, or any set.
   std::vector<int> random_devices(Random& random, int tasks) const;
+  // What changes if an operator, or with `tied` all of its group, gets a configuration. None of
+  // them becomes hierarchical that cannot be.
+  PartialStrategy changes(OpId op, const PricedConfig& config, bool tied) const;
   // How partial values of outputs and of weights' gradients are combined, where there is a choice.
   void choose_sums(Random& random, OpId op, PricedConfig& config) const;
   bool can_be_hierarchical(OpId op) const { return hierarchical_[op]; }

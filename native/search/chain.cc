@@ -194,12 +194,7 @@ bool Chain::descend(double seconds, const DescentOptions& options) {
 }
 
 bool Chain::descend_to(OpId op, const PricedConfig& config, bool tied) {
-  PartialStrategy configs;
-  if (tied) {
-    for (OpId member : candidates().members(op)) configs.emplace_back(member, config);
-  } else {
-    configs.emplace_back(op, config);
-  }
+  const PartialStrategy configs = candidates().changes(op, config, tied);
   ++counts_.proposals;
   // Only an improvement counts, so anything that reaches the current time may stop early.
   if (simulator_.propose(configs, Algorithm::delta, current_time_ - 1) != Verdict::simulated ||

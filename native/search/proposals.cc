@@ -50,7 +50,8 @@ PartialStrategy Proposals::draw_uniform(Random& random) const {
   std::vector<PricedConfig>& configs = all_of_class_[problem_.costs.class_of[op]];
   // Operators of one class have the same configurations: one list serves all of them.
   if (configs.empty()) configs = candidates_.all(op);
-  return {{op, configs[random.below(static_cast<int>(configs.size()))]}};
+  const PricedConfig& config = configs[random.below(static_cast<int>(configs.size()))];
+  return candidates_.changes(op, config, /*tied=*/false);
 }
 
 PartialStrategy Proposals::draw(Random& random, const PricedStrategy& strategy, const Moves& moves,
@@ -67,12 +68,7 @@ PartialStrategy Proposals::draw(Random& random, const PricedStrategy& strategy, 
   if (!chosen->move(candidates_, random, strategy, op, config)) {
     last->move(candidates_, random, strategy, op, config);
   }
-  PartialStrategy configs;
-  if (moves.tied) {
-    for (OpId member : candidates_.members(op)) configs.emplace_back(member, config);
-  } else {
-    configs.emplace_back(op, std::move(config));
-  }
+  PartialStrategy configs = candidates_.changes(op, config, moves.tied);
   const std::vector<int>& devices = configs.front().second.devices;
   // A configuration that follows a neighbour's order of devices is left as it is: renaming would
   // tear both apart.

@@ -63,6 +63,7 @@ void TaskGraph::collect(const PartialStrategy& configs) {
     list.push_back(index);
   };
   for (const auto& [op, config] : configs) {
+    if (config == configs_[op]) continue;  // of tied operators, often one alone changes
     for (int block : launch_graph_.launches_of_op[op]) mark(is_dirty_block_, dirty_blocks_, block);
     for (int flow : launch_graph_.flows_of_op[op]) mark(is_dirty_flow_, dirty_flows_, flow);
   }

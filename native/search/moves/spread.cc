@@ -3,6 +3,8 @@
 //
 // From the changed operator, neighbours are visited breadth-first, and each follows the one that it
 // was reached from, up to 2, 4, 8 or 16 operators. An operator that cannot follow ends that branch.
+#include <utility>
+
 #include "search/moves/moves.h"
 
 namespace flexlegion {
@@ -16,10 +18,9 @@ void spread(const Candidates& candidates, Random& random, bool tied, PartialStra
   IdVector<OpId, char> changed(candidates.problem().graph.operators.size(), 0);
   PartialStrategy reached;
   const auto reach = [&](OpId op, const PricedConfig& config) {
-    const std::vector<OpId> alone{op};
-    for (OpId member : tied ? candidates.members(op) : alone) {
-      changed[member] = 1;
-      if (!reached.empty()) configs.emplace_back(member, config);
+    for (auto& change : candidates.changes(op, config, tied)) {
+      changed[change.first] = 1;
+      if (!reached.empty()) configs.push_back(std::move(change));
     }
     reached.emplace_back(op, config);
   };
