@@ -75,6 +75,7 @@ def to_native(
     contents = {
         "shard_bytes": granularity.shard_bytes,
         "fused_launches": longest_run(granularity, devices),
+        "keeps_tensors": granularity.keep_tensors,
         "n_tensors": len(graph.tensors),
         "n_operators": len(graph.operators),
         "n_outputs": len(outputs),

@@ -1,4 +1,4 @@
-"""How finely a plan is cut where a strategy leaves it open."""
+"""How finely a plan is cut, and what shares memory, where a strategy leaves it open."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from flexlegion.base.quoting import shown
 from flexlegion.machine.devices import Devices
 
 MAX_SHARD_BYTES = 10**15
+_TYPES = {"keep_tensors": bool}  # of what is no integer in strategy files
 
 
 @typed_methods
@@ -27,6 +28,10 @@ class Granularity:
         message's latency outweighs what parallel links and updates gain.
     fused_launches
         So many launches at most run as one; 1: each by itself. By default, what has proved best.
+    keep_tensors
+        Whether each tensor has memory of its own, so that activations and their gradients can be
+        read when an iteration is over. By default, those that are needed for a short while take
+        turns in it.
 
     Raises
     ------
@@ -36,6 +41,7 @@ class Granularity:
 
     shard_bytes: int = 64 * 1024
     fused_launches: int | None = None
+    keep_tensors: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.shard_bytes <= MAX_SHARD_BYTES:
@@ -64,8 +70,9 @@ def longest_run(granularity: Granularity, devices: Devices) -> int:
 
 
 def to_json(granularity: Granularity) -> dict[str, int]:
-    """What a strategy file says of it."""
-    return {name: bound for name, bound in asdict(granularity).items() if bound is not None}
+    """What a strategy file says of it: `keep_tensors` only where they are kept."""
+    said = {name: bound for name, bound in asdict(granularity).items() if bound is not None}
+    return {name: bound for name, bound in said.items() if bound is not False}
 
 
 def from_json(value: Any, where: str) -> Granularity:
@@ -87,11 +94,11 @@ def from_json(value: Any, where: str) -> Granularity:
     if (
         not isinstance(value, dict)
         or not set(value) <= set(known)
-        or not all(type(bound) is int for bound in value.values())
+        or not all(type(its) is _TYPES.get(name, int) for name, its in value.items())
     ):
         raise UserError(
-            f"{where}: 'granularity' has to be an object of integers, {' and '.join(known)}, but "
-            f"is {shown(value)}; it may be left out"
+            f"{where}: 'granularity' has to be an object of {', '.join(known[:-1])} (integers) and "
+            f"{known[-1]} (true or false), but is {shown(value)}; it may be left out"
         )
     try:
         return Granularity(**value)

@@ -110,6 +110,7 @@ typedef struct {
   int64_t shard_bytes;    /* weights are not cut into smaller shards, however many devices replicate
                              them */
   int32_t fused_launches; /* so many at most run as one; 0: the default */
+  int32_t keeps_tensors;  /* whether each has memory of its own, or takes turns where it can */
   int32_t n_tensors, n_operators, n_outputs, n_devices;
   const int32_t *node_of; /* of each device: its node, from 0 */
   const fl_tensor *tensors;

@@ -217,6 +217,7 @@ fl::WantedGraph::WantedGraph(const fl_graph& its) {
     graph.node_of.push_back(*node);
   }
   if (its.fused_launches > 0) graph.fused_launches = its.fused_launches;
+  graph.keeps_tensors = its.keeps_tensors != 0;
   for (int t = 0; t < its.n_tensors; ++t) graph.tensors.push_back(tensor_of(its.tensors[t]));
   for (int op = 0; op < its.n_operators; ++op) {
     graph.operators.push_back(operator_of(graph, its.operators[op]));

@@ -99,6 +99,8 @@ GraphFacts facts_of(const Graph& graph, const std::vector<TensorId>& outputs, Op
   optimizer.needs_norm = optimizer.needs_norm || optimizer.scales;
   facts.optimizer = optimizer;
   facts.runs = runs_of(graph, outputs);
+  facts.returned.assign(graph.tensors.size(), false);
+  for (TensorId output : outputs) facts.returned[output] = true;
   facts.differentiable = differentiable_tensors(graph);
   const IdVector<TensorId, bool> tables = tables_of(graph);
   const IdRange<OpId> ops = graph.operators.ids();

@@ -26,6 +26,7 @@ struct GraphFacts {
   IdVector<TensorId, bool> differentiable;        // whether training wants its gradient
   IdVector<OpId, bool> backward;                  // whether training runs it backward
   IdVector<TensorId, bool> has_gradient;          // whether some backward launch contributes to one
+  IdVector<TensorId, bool> returned;              // whether prediction returns it
   IdVector<TensorId, OpId> owner;                 // of a weight, the first operator that trains it
   IdVector<OpId, TensorId> table;                 // the trained table in which it looks rows up
   std::map<TensorId, std::vector<OpId>> lookups;  // a trained table: who looks rows up in it

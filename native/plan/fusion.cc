@@ -18,6 +18,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "plan/touches.h"
+
 namespace flexlegion {
 
 bool answers(const Graph& graph, const Optimizer& optimizer, const LaunchKey& key) {
@@ -197,6 +199,7 @@ void describe(const std::vector<Issued>& order, const std::vector<int>& memory_o
           rule.set_apart(other.position);
       }
     }
+    if (launch.apart >= 0) rule.set_apart(launch.apart);
     for (const FieldUse& use : launch.uses) uses[use.place].push_back({i, &launch, &use});
   }
   rule.end();
@@ -230,6 +233,7 @@ IdVector<LaunchId, int> run_numbers(const Graph& graph, const Plan& plan, unsign
   std::vector<Issued> order;
   std::vector<LaunchId> launches;
   std::map<std::pair<Pass, OpId>, int> positions;
+  Turns turns;
   for (LaunchId l : plan.launches.ids()) {
     const Launch& launch = plan.launches[l];
     const PassRow& row = row_of(launch.pass);
@@ -241,6 +245,13 @@ IdVector<LaunchId, int> run_numbers(const Graph& graph, const Plan& plan, unsign
     positions[{launch.pass, launch.op}] = static_cast<int>(order.size());
     if (row.follows) issued.follows = positions.at({*row.follows, launch.op});
     issued.uses = field_uses(launch);
+    for (const Requirement& r : launch.requirements) {
+      const auto its = plan.tenancies.find(r);
+      if (its == plan.tenancies.end() || its->second.uniform || volume(r.rects) == 0) continue;
+      const auto& [number, tenant, key, uniform, home] = its->second;
+      issued.apart =
+          std::max(issued.apart, turns.touch(number, key, tenant, static_cast<int>(order.size())));
+    }
     order.push_back(std::move(issued));
     launches.push_back(l);
   }

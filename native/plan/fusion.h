@@ -86,6 +86,7 @@ struct Issued {
   bool fusible = true;
   bool closing = false;
   int follows = -1;  // the position of the launch whose tasks its own follow (PassRow::follows)
+  int apart = -1;  // the last launch that cannot be of one run with it, as a register changed hands
   std::vector<FieldUse> uses;
 };
 

@@ -125,6 +125,9 @@ struct Graph {
   // A weight is not cut into shards of less (bytes): what moves costs time by the message, too.
   std::int64_t shard_bytes = 0;
   int fused_launches = kLongestRun;
+  // Each tensor has memory of its own, so that it can be read when the iteration is over; else
+  // those that are needed for a few launches take turns in it (registers.h).
+  bool keeps_tensors = false;
   // A device: its node, between which data pass a network. Devices beyond the end are of node 0.
   std::vector<int> node_of;
 

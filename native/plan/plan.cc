@@ -65,6 +65,7 @@ class PlanBuilder {
     for (TensorId t : contributions_.ids()) {
       plan_.gradients[t].fully_written = fully_written(t);
     }
+    plan_.tenancies = tenancies_of(graph_, facts_, plan_);
     return std::move(plan_);
   }
 
@@ -272,7 +273,7 @@ std::int64_t bytes_on_device(const Graph& graph, const Plan& plan, int device) {
   for (const Launch& launch : plan.launches) {
     Rect staged;
     for (const Requirement& r : launch.requirements) {
-      Touched& touched = places[r];
+      Touched& touched = places[plan.home_of(r)];
       Rect& box = r.privilege == Privilege::read ? touched.read : touched.written;
       const bool zeroed = starts_as_zeros(plan, r);
       for (int k = 0; k < launch.tasks(); ++k) {

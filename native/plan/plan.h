@@ -34,6 +34,7 @@
 #include <vector>
 
 #include "plan/launches.h"
+#include "plan/registers.h"
 #include "plan/shards.h"
 
 namespace flexlegion {
@@ -73,8 +74,15 @@ struct Plan {
   IdVector<TensorId, ValueStack> values;
   IdVector<TensorId, GradientStack> gradients;
   IdVector<TensorId, SummingNodes> nodes;  // of a weight: who sum its gradient first
+  std::map<Place, Tenancy> tenancies;      // of what is needed for a few launches: its register
   std::array<int, kFields> elements{};     // of each field of the iteration
   Optimizer optimizer;
+
+  // In whose memory a place lies: its own, or that of the first tenant of their register.
+  Place home_of(const Place& place) const {
+    const auto found = tenancies.find(place);
+    return found == tenancies.end() ? place : found->second.home;
+  }
 };
 
 // Derives the plan. `outputs` are the tensors that prediction wants; the graph's loss operators, if

@@ -493,6 +493,7 @@ class Verifier {
 
 void verify(const Graph& graph, const Plan& plan, int devices) {
   Verifier(graph, plan, devices).verify();
+  verify_tenancies(graph, plan);
 }
 
 }  // namespace flexlegion

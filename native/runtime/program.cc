@@ -258,6 +258,11 @@ void Program::read(Place place, void* host) {
   // Where a reduction is split, and nobody but its readers combines it, there is no value.
   if (field == Field::value && values.slots > 1 && !values.summed) field = Field::partial;
   place = exact(place);
+  if (plan_.tenancies.count(place) > 0) {
+    throw std::invalid_argument("tensor '" + what.name + "': its " + name_of(place.field) +
+                                " is not kept, as other tensors have its memory after it; a "
+                                "Granularity with keep_tensors keeps all of them");
+  }
   const auto [region, field_id] = region_of(place);
   // Legion ends the process at a read of what nothing wrote.
   if (region < 0 || !written(region, field_id)) {

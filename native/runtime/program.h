@@ -137,9 +137,10 @@ class Program : public Executor {
   const std::uint64_t seed_;
   const double clip_norm_;  // 0: gradients are not clipped
   IdVector<TensorId, int> value_region_, partial_region_, gradient_region_,
-      node_sums_region_;               // -1: none
-  std::vector<int> iteration_region_;  // of each field of the iteration; -1: none
-  int losses_ = 0;                     // operators of the graph
+      node_sums_region_;                 // -1: none
+  std::map<Place, int> region_of_home_;  // whose tenants share it (Plan::tenancies)
+  std::vector<int> iteration_region_;    // of each field of the iteration; -1: none
+  int losses_ = 0;                       // operators of the graph
   std::vector<InputTensor> inputs_;
   IdVector<LaunchId, int> planned_;  // a launch of the plan: its index in launches_
   std::vector<int> zeroing_;         // launches that run once

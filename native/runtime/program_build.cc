@@ -121,23 +121,34 @@ void Program::create_regions() {
     const Content content = weight                             ? Content::weights
                             : tensor.kind == TensorKind::input ? Content::batches
                                                                : Content::activations;
-    value_region_.push_back(regions_.add(tensor.shape, content, tensor.type, states_of(t)));
+    // Tensors that take turns in a register share the region of the first of them.
+    const auto add = [&](Field field, const std::vector<std::int64_t>& shape, Content of,
+                         DataType type, int states) {
+      const Place place{t, field};
+      const Place home = plan_.home_of(place);
+      const auto [found, fresh] = region_of_home_.try_emplace(home, -1);
+      if (fresh) found->second = regions_.add(shape, of, type, states);
+      return found->second;
+    };
+    value_region_.push_back(add(Field::value, tensor.shape, content, tensor.type, states_of(t)));
     // The slot is a first dimension. A task's slot is a rectangle like any other.
-    const auto add_stack = [&](int slots, Content of, DataType type) {
+    const auto add_stack = [&](Field field, int slots, Content of, DataType type) {
       std::vector<std::int64_t> stacked = {slots};
       stacked.insert(stacked.end(), tensor.shape.begin(), tensor.shape.end());
-      return regions_.add(stacked, of, type);
+      return add(field, stacked, of, type, 0);
     };
     const int nodes = plan_.nodes[t].count();
-    node_sums_region_.push_back(
-        nodes == 0 ? -1 : add_stack(nodes, Content::gradients, tensor.gradient_type()));
+    node_sums_region_.push_back(nodes == 0 ? -1
+                                           : add_stack(Field::node_sums, nodes, Content::gradients,
+                                                       tensor.gradient_type()));
     const int values = plan_.values[t].slots, gradients = plan_.gradients[t].slots;
-    partial_region_.push_back(values > 1 ? add_stack(values, Content::activations, tensor.type)
-                                         : -1);
-    gradient_region_.push_back(
-        gradients == 0 ? -1
-                       : add_stack(gradients, weight ? Content::gradients : Content::activations,
-                                   tensor.gradient_type()));
+    partial_region_.push_back(
+        values > 1 ? add_stack(Field::partial, values, Content::activations, tensor.type) : -1);
+    gradient_region_.push_back(gradients == 0
+                                   ? -1
+                                   : add_stack(Field::gradient, gradients,
+                                               weight ? Content::gradients : Content::activations,
+                                               tensor.gradient_type()));
   }
   for (int elements : plan_.elements) {
     iteration_region_.push_back(elements == 0 ? -1 : regions_.add({elements}));
@@ -185,7 +196,7 @@ int Program::node_of(Memory memory) const {
 LaunchRequirement Program::runtime_requirement(const Requirement& planned) const {
   const auto [region, field] = region_of(planned);
   LaunchRequirement r;
-  r.place = planned;
+  r.place = plan_.home_of(planned);
   r.region = region;
   r.field = field;
   r.privilege = legion_privilege(planned.privilege);

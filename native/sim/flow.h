@@ -96,7 +96,13 @@ struct Flow {
   std::vector<std::vector<std::int64_t>> fed_times;
   std::vector<std::pair<int, std::int64_t>> link_load;  // (link, ns)
   std::vector<Held> memory;                             // a (memory, content) once
-  std::int64_t bytes = 0;                               // moved between memories
+  // Of a tensor that has a register (plan/registers.h): with tenants of the same key it shares this
+  // memory. 0: it does not share.
+  std::uint64_t tenant = 0;
+  // If it does, and its tasks do not all touch the same: a use of its place, whether they touch
+  // anything. Otherwise empty.
+  std::vector<char> touched;
+  std::int64_t bytes = 0;  // moved between memories
   // Bounds, for each reading party, in ns (kNotFed: some of its tasks need nothing of this flow):
   // none of its tasks is ready before `wait` after the first writer's end, and not all are before
   // `all_wait`. If the party is `joined`, each of its tasks needs something of every writer.

@@ -1,14 +1,16 @@
 // What a flow holds: step 3 of flow_rules.h, by the rule by which the plan counts memory.
 //
-// The runtime allocates bounding boxes. Of each place and memory there are two: of what tasks there
-// read, and of what they write (box). Partial values have a slot in front of their rectangle: a box
-// covers all slots that a task reads, or the one that it writes (box_gradient). When all uses of a
-// place are known, hold() counts the instances that follow from both boxes (held_elements), for the
-// kind of content that the place has.
+// The runtime allocates bounding boxes. Of each place and device there are two: of what tasks there
+// read, and of what they write (box); and so of each memory. Partial values have a slot in front of
+// their rectangle: a box covers all slots that a task reads, or the one that it writes
+// (box_gradient). When all uses of a place are known, hold() counts the instances that follow from
+// both boxes (held_elements), for the kind of content that the place has.
 //
 // Contributions to a gradient that is summed inside nodes get their slots' numbers when all of them
 // are there, so their boxes come last (box_contributions).
 #include "sim/flow_rules.h"
+
+#include <algorithm>
 
 namespace flexlegion {
 
@@ -39,28 +41,28 @@ void FlowRules::box(const View& view) {
   for (int k = 0; k < view.tasks(); ++k) {
     const Rect& rect = view.rect(k);
     if (rect.empty()) continue;
-    const int memory = memory_of((*view.devices)[k]);
+    const int device = (*view.devices)[k];
     if (use.field == Field::gradient || use.field == Field::node_sums) {
       box_gradient(view, k);
       continue;
     }
     const Slots slots = view.terms.of_task(k);
     if (slots.first == slots.last) continue;
-    box(memory, view.terms.slots > 1 ? rect.in_slots(slots.first, slots.last) : rect, written);
+    box(device, view.terms.slots > 1 ? rect.in_slots(slots.first, slots.last) : rect, written);
   }
 }
 
 // Partial values of a gradient, those of a node, or the sums of nodes.
 void FlowRules::box_gradient(const View& view, int k) {
   const Use& use = *view.use;
-  const int memory = memory_of((*view.devices)[k]), node = view.node(k);
+  const int device = (*view.devices)[k], node = view.node(k);
   const Rect& rect = view.rect(k);
   if (use.role == R::node_sum) {
-    box(memory, rect.in_slots(node, node + 1), true);
+    box(device, rect.in_slots(node, node + 1), true);
     return;
   }
   if (use.role == R::weight_gradient && node >= 0) {
-    box(memory, rect.in_slots(0, placements_.nodes(use.tensor).count()), false);
+    box(device, rect.in_slots(0, placements_.nodes(use.tensor).count()), false);
     return;
   }
   Rect stacked = contributions_.stacked(rect);
@@ -69,9 +71,9 @@ void FlowRules::box_gradient(const View& view, int k) {
     const Slots its = contributions_.of_node(node);
     stacked = zeroed = rect.in_slots(its.first, its.last);
   }
-  box(memory, stacked, false);
+  box(device, stacked, false);
   const Rect whole = Rect::of_shape(problem_.graph.tensors[use.tensor].shape);
-  if (!contributions_.fully_written(whole.volume())) box(memory, zeroed, true);
+  if (!contributions_.fully_written(whole.volume())) box(device, zeroed, true);
 }
 
 // What was contributed to a gradient that is summed inside nodes, when the slots have their
@@ -82,34 +84,61 @@ void FlowRules::box_contributions() {
     const Contributions::Piece& its = contributions_.pieces()[p];
     const Rect& rect = pieces_[p].tiles->parts.rects[pieces_[p].distinct];
     const int slot = numbers[its.slot];
-    box(memory_of(its.device), rect.in_slots(slot, slot + 1), true);
+    box(its.device, rect.in_slots(slot, slot + 1), true);
   }
 }
 
-// A box grows with each use. Which memories have any is listed, for hold() to walk.
-void FlowRules::box(int memory, const Rect& rect, bool written) {
+// A box grows with each use. Which devices have any is listed, for hold() to walk.
+void FlowRules::box(int device, const Rect& rect, bool written) {
   if (rect.empty()) return;
-  Boxes& boxes = boxes_[memory];
-  if (boxes.read.empty() && boxes.written.empty()) boxed_.push_back(memory);
-  Rect& mine = written ? boxes.written : boxes.read;
-  mine = mine.bounding(rect);
+  Boxes& boxes = boxes_[device];
+  if (boxes.empty()) boxed_.push_back(device);
+  boxes.add(rect, written);
 }
 
-// Counts the memory of a place, once its boxes are complete. The plan's rule says which instances
-// follow from the boxes (rect.h).
+// By what a tenant shares its register (plan/registers.h), once its boxes are complete.
+std::uint64_t FlowRules::tenant_key(const Place& place) {
+  int slots = 1;
+  if (place.field == Field::gradient) {
+    const Rect whole = Rect::of_shape(problem_.graph.tensors[place.tensor].shape);
+    if (!contributions_.fully_written(whole.volume())) return 0;
+    slots = contributions_.slots();
+  } else if (place.field == Field::partial) {
+    slots = placements_.stack(place.tensor).slots;
+  }
+  if (boxed_.empty()) return 0;
+  std::sort(boxed_.begin(), boxed_.end());
+  uniform_ = std::all_of(boxed_.begin(), boxed_.end(),
+                         [this](int device) { return boxes_[device].uniform; });
+  TenantKey key(slots, uniform_);
+  for (int device : boxed_) key.add(device, boxes_[device].read, boxes_[device].written);
+  return key.value();
+}
+
+// Counts the memory of a place, once its boxes are complete: devices of one memory share boxes. The
+// plan's rule says which instances follow from the boxes (rect.h).
 void FlowRules::hold(const PlaceUses& its) {
   const Content content = content_of(problem_.graph, its.place);
   const std::int64_t bytes = element_bytes(type_of(problem_.graph, its.place));
   const bool ahead =
       !its.uses.empty() && row_of(launch_graph_.key_of(its.uses.front().launch).pass).ahead;
-  for (int memory : boxed_) {
-    Boxes& boxes = boxes_[memory];
+  if (id_->register_number >= 0) tenant_ = tenant_key(its.place);
+  for (int device : boxed_) {
+    const int memory = memory_of(device);
+    Boxes &mine = boxes_[device], &all = in_memory_[memory];
+    if (all.empty()) memories_.push_back(memory);
+    all = {all.read.bounding(mine.read), all.written.bounding(mine.written)};
+    mine = {};
+  }
+  for (int memory : memories_) {
+    Boxes& boxes = in_memory_[memory];
     // The next batch is staged while the present one computes.
     const std::int64_t staged = ahead ? boxes.written.volume() : 0;
     builder_.hold(memory, content, (held_elements(boxes.read, boxes.written) + staged) * bytes);
     boxes = {};
   }
   boxed_.clear();
+  memories_.clear();
 }
 
 }  // namespace flexlegion

@@ -29,7 +29,8 @@ FlowRules::FlowRules(const Problem& problem, const LaunchGraph& launch_graph,
       placements_(problem, launch_graph, configs),
       builder_(problem.machine, placements_.geometry()),
       devices_of_others_(launch_graph.others.size()),
-      boxes_(static_cast<std::size_t>(problem.machine.memories)) {}
+      boxes_(static_cast<std::size_t>(problem.machine.devices())),
+      in_memory_(static_cast<std::size_t>(problem.machine.memories)) {}
 
 // The tasks of a launch: where they run, and what they take before flows add to it.
 Block FlowRules::block(int launch) {
@@ -145,6 +146,8 @@ void FlowRules::begin(const FlowId& id) {
     fed_[i].bytes.assign(tasks, {});
   }
   stacks_ = 0;
+  tenant_ = 0;
+  touched_.clear();
   overlaps_.clear();
   elements_of_fields_.clear();
 }
@@ -157,8 +160,10 @@ void FlowRules::carry(const PlaceUses& its) {
   contributions_.clear();
   elements_ = 0;
   for (const FlowUse& use : its.uses) {
+    touched_.push_back(0);
     if (!takes_part(use, its.place)) continue;
     const View view = view_of(use);
+    touched_.back() = touches(view);
     if (use.comes == Comes::spreads) {
       spread(view);
     } else if (use.comes != Comes::writes) {
@@ -184,6 +189,13 @@ bool FlowRules::takes_part(const FlowUse& use, const Place& place) {
   if (use.role != R::output) return true;
   const ValueStack stack = placements_.stack(use.tensor);
   return stack.summed == (place.field == Field::partial);
+}
+
+bool FlowRules::touches(const View& view) {
+  for (int k = 0; k < view.tasks(); ++k) {
+    if (!view.rect(k).empty()) return true;
+  }
+  return false;
 }
 
 // A use as the tasks of its launch see it: devices, rectangles, slots, and the nodes that sum a
@@ -270,7 +282,7 @@ void FlowRules::contribute(const View& view) {
       const int slot = contributions_.pieces()[entry.piece].slot;
       pieces_.push_back({view.tiles, mine, slot, {party, k}, number, node});
       // Slots that are numbered node by node get their numbers when all are known.
-      if (node < 0) box(memory_of(device), rect.in_slots(slot, slot + 1), true);
+      if (node < 0) box(device, rect.in_slots(slot, slot + 1), true);
       continue;
     }
     Piece& piece = pieces_[entry.piece];
@@ -414,6 +426,8 @@ Flow FlowRules::finish(const FlowId& id) {
   if (writing_.first >= writing_.end) writing_ = {};
   Flow flow = builder_.finish(reading, writing_);
   flow.apart = apart_;
+  flow.tenant = tenant_;
+  if (tenant_ != 0 && !uniform_) flow.touched = touched_;
   bool longer = false;
   for (std::size_t i = 0; i < id.fed.size(); ++i) {
     const Pass pass = launch_graph_.launches[id.fed[i]].pass;

@@ -73,6 +73,7 @@ class FlowRules {
   Flow finish(const FlowId& id);
 
   bool takes_part(const FlowUse& use, const Place& place);
+  static bool touches(const View& view);
   View view_of(const FlowUse& use);
   const Partition& elements_of(const FlowUse& use, int tasks);
   void write(const View& view);
@@ -87,8 +88,9 @@ class FlowRules {
   const Overlaps& overlaps(const Partition& written, const Partition& read);
   void set_apart(int party, int writer);
 
-  void box(int memory, const Rect& rect, bool written);
+  void box(int device, const Rect& rect, bool written);
   void hold(const PlaceUses& its);
+  std::uint64_t tenant_key(const Place& place);
   int memory_of(int device) const { return problem_.machine.memory_of[device]; }
 
   const Problem& problem_;
@@ -135,11 +137,13 @@ class FlowRules {
   Contributions contributions_;     // of a gradient: its pieces, by the same numbers
   int elements_ = 0;                // of a field of the iteration, that were written
   std::vector<std::int64_t> read_;  // a task of the launch that reads: elements of pieces
-  struct Boxes {
-    Rect read, written;
-  };
-  std::vector<Boxes> boxes_;  // a memory
-  std::vector<int> boxed_;
+  std::vector<Boxes> boxes_;        // a device
+  std::vector<Boxes> in_memory_;    // a memory
+  std::vector<int> boxed_, memories_;
+  // Of the flow that is being built (Flow).
+  std::uint64_t tenant_ = 0;
+  bool uniform_ = false;
+  std::vector<char> touched_;
 };
 
 }  // namespace flexlegion

@@ -37,6 +37,18 @@ void FusedLaunches::add(int reader, int part, int writer, int other, bool one_me
   waits_[reader].push_back({part, position_[writer], other, one_memory});
 }
 
+// The last place before which some register changed hands to what the launch touches, or -1.
+int FusedLaunches::last_turn(int l) {
+  int last = -1;
+  for (const auto& [f, use] : graph_.launch_graph().tenants[l]) {
+    const Flow& flow = *graph_.flows()[f];
+    if (flow.touched.empty() || !flow.touched[use]) continue;
+    const int number = graph_.flow_ids()[f].register_number;
+    last = std::max(last, turns_.touch(number, flow.tenant, f, position_[l]));
+  }
+  return last;
+}
+
 // All waits of a flow: edges within a memory, and transfers between two.
 void FusedLaunches::collect(int f) {
   const Flow& flow = *graph_.flows()[f];
@@ -74,6 +86,7 @@ void FusedLaunches::find(std::vector<char>& runs_on) {
   std::fill(apart_.begin(), apart_.end(), -1);
   for (int f = 0; f < static_cast<int>(graph_.flows().size()); ++f) collect(f);
   rule_.begin(static_cast<int>(order_.size()));
+  turns_.begin();
   for (const int l : order_) {
     const auto& devices = graph_.blocks()[l].device;
     const PassRow& row = row_of(launches[l].pass);
@@ -81,7 +94,8 @@ void FusedLaunches::find(std::vector<char>& runs_on) {
     for (const Wait& wait : waits_[l]) {
       rule_.wait(wait.part, wait.before, wait.other, wait.one_memory);
     }
-    if (apart_[l] >= 0) rule_.set_apart(apart_[l]);
+    const int apart = std::max(apart_[l], last_turn(l));
+    if (apart >= 0) rule_.set_apart(apart);
     if (!row.follows) continue;
     const int before = position_[graph_.launch_of(*row.follows, launches[l].op)];
     for (int k = 0; k < static_cast<int>(devices.size()); ++k) rule_.wait(k, before, k, true);

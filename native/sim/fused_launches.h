@@ -24,11 +24,13 @@ class FusedLaunches {
   };
 
   void find_order();
+  int last_turn(int launch);
   void collect(int flow);
   void add(int reader, int part, int writer, int other, bool one_memory);
 
   const TaskGraph& graph_;
   FusionRule rule_;
+  Turns turns_;
   std::vector<int> order_, position_;     // of issue, but for loads: launches; a launch's place
   std::vector<std::vector<Wait>> waits_;  // a launch
   std::vector<int> apart_;  // a launch: the last place that it cannot share a run with

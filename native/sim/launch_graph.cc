@@ -36,6 +36,8 @@ bool spreads(const Use& use) { return use.role == R::spread; }
 // Built once a problem: a search changes configurations, and none of this depends on them.
 LaunchGraph::LaunchGraph(const Problem& problem) {
   find_launches(problem);
+  registers_ = registers_of(problem.graph, problem.facts);
+  for (const auto& [place, number] : registers_) registers = std::max(registers, number + 1);
   find_uses(problem);
   for (TensorId t : problem.graph.tensors.ids()) find_tensor_flows(problem, t);
   find_weight_flows(problem);
@@ -76,6 +78,7 @@ void LaunchGraph::find_launches(const Problem& problem) {
   out_flows.resize(launches.size());
   in_flows.resize(launches.size());
   feeding.resize(launches.size());
+  tenants.resize(launches.size());
   flows_of_op.resize(graph.operators.size());
 }
 
@@ -307,6 +310,16 @@ void LaunchGraph::add_flow(FlowId id) {
     for (FlowUse& use : its.uses) use.party = kept ? -1 : party_of(use.launch);
   }
   for (int launch : id.fed) feeding[launch].push_back(flow);
+  const auto its =
+      id.places.size() == 1 ? registers_.find(id.places.front().place) : registers_.end();
+  if (its != registers_.end()) {
+    id.register_number = its->second;
+    const auto& uses = id.places.front().uses;
+    for (int u = 0; u < static_cast<int>(uses.size()); ++u) {
+      const auto launch = static_cast<std::size_t>(uses[static_cast<std::size_t>(u)].launch);
+      if (launch < launches.size()) tenants[launch].push_back({flow, u});
+    }
+  }
   for (OpId op : id.ops) flows_of_op[op].push_back(flow);
   flows.push_back(std::move(id));
 }
@@ -321,6 +334,7 @@ void LaunchGraph::group_flows(const Problem& problem) {
     const bool of_tensor =
         id.kind == FlowKind::value || id.kind == FlowKind::partial || id.kind == FlowKind::gradient;
     if (!of_tensor) key.push_back(-1 - number_of(id));  // one of a kind
+    key.push_back(id.register_number >= 0 ? 1 : 0);
     for (int party : id.parties) key.push_back(static_cast<int>(launches[party].pass));
     for (OpId op : id.ops) {
       key.push_back(-2);

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "plan/registers.h"
 #include "sim/problem.h"
 
 namespace flexlegion {
@@ -65,6 +66,7 @@ struct FlowId {
   std::vector<char> waits = {};        // a party: whether its tasks wait for what others wrote
   std::vector<int> fed = {};           // launches whose tasks' times depend on what it brings
   std::vector<OpId> ops = {};          // whose configurations it depends on
+  int register_number = -1;            // of its only place (plan/registers.h), if that has one
   int group = 0;                       // flows of one group are equal if these are
 };
 
@@ -83,6 +85,11 @@ struct OutFlow {
 
 struct InFlow {
   int flow, party;
+};
+
+// A launch touches what has a register: the flow of that, and which use it is of the flow's place.
+struct TenantUse {
+  int flow, use;
 };
 
 struct OperandRef {
@@ -111,6 +118,8 @@ struct LaunchGraph {
   std::vector<std::vector<OutFlow>> out_flows;  // a launch
   std::vector<std::vector<InFlow>> in_flows;    // a launch
   std::vector<std::vector<int>> feeding;        // a launch: flows that its tasks' times depend on
+  std::vector<std::vector<TenantUse>> tenants;  // a launch
+  int registers = 0;
   // What depends on an operator's configuration.
   IdVector<OpId, std::vector<int>> launches_of_op, flows_of_op;
   std::vector<int> group_sizes;  // how many flows each group has
@@ -130,6 +139,7 @@ struct LaunchGraph {
   void add_flow(FlowId id);
   void group_flows(const Problem& problem);
 
+  Registers registers_;
   std::vector<OpId> deciding_;  // a launch: the operator whose configuration decides on its tasks
   std::map<Place, std::vector<FlowUse>> uses_;  // in the order of issue
 };

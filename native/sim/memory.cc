@@ -14,6 +14,7 @@
 #include "sim/memory.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 namespace flexlegion {
@@ -120,12 +121,17 @@ std::vector<std::int64_t> peak_memory(const TaskGraph& graph, const Timeline& li
   return held;
 }
 
-// Nothing is given back within an iteration, so there is nothing to sweep over.
+// Nothing is given back within an iteration, so there is nothing to sweep over. Tensors that take
+// turns in a register hold it once.
 std::vector<std::int64_t> memory_contents(const TaskGraph& graph) {
   std::vector<std::int64_t> bytes(
       static_cast<std::size_t>(graph.problem().machine.memories) * kContents, 0);
-  for (const auto& flow : graph.flows()) {
-    for (const Held& held : flow->memory) {
+  std::set<std::pair<int, std::uint64_t>> held_once;  // registers, by the keys of their tenants
+  for (std::size_t f = 0; f < graph.flows().size(); ++f) {
+    const Flow& flow = *graph.flows()[f];
+    const int number = graph.flow_ids()[f].register_number;
+    if (flow.tenant != 0 && !held_once.insert({number, flow.tenant}).second) continue;
+    for (const Held& held : flow.memory) {
       bytes[held.memory * kContents + static_cast<int>(held.content)] += held.bytes;
     }
   }

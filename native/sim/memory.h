@@ -14,8 +14,8 @@ namespace flexlegion {
 // saved activation thus until the backward pass. What prediction alone computes takes nothing.
 std::vector<std::int64_t> peak_memory(const TaskGraph& graph, const Timeline& line);
 
-// For each memory, the bytes of each `Content` that it holds if nothing is given back, as the
-// runtime does: [memory * kContents + content].
+// For each memory, the bytes of each `Content` that it holds all the time, as the runtime does:
+// [memory * kContents + content].
 std::vector<std::int64_t> memory_contents(const TaskGraph& graph);
 
 }  // namespace flexlegion

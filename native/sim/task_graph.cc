@@ -24,6 +24,7 @@ TaskGraph::TaskGraph(const Problem& problem)
       flows_(launch_graph_.flows.size()),
       load_(static_cast<std::size_t>(problem.machine.all_devices()), 0),
       memory_(static_cast<std::size_t>(problem.machine.memories), 0),
+      tenants_(static_cast<std::size_t>(launch_graph_.registers)),
       program_(problem),
       rules_(problem, launch_graph_, configs_, blocks_),
       paths_(problem, launch_graph_, flows_),
@@ -49,7 +50,8 @@ void TaskGraph::set(const PricedStrategy& strategy) {
   for (std::size_t f = 0; f < flows_.size(); ++f) flows_[f] = rules_.flow(static_cast<int>(f));
   for (std::size_t l = 0; l < blocks_.size(); ++l) add_fed_times(static_cast<int>(l));
   for (const Block& block : blocks_) account(block, 1);
-  for (const FlowPtr& flow : flows_) account(*flow, 1);
+  for (auto& tenants : tenants_) tenants.clear();
+  for (std::size_t f = 0; f < flows_.size(); ++f) account(static_cast<int>(f), 1);
   for (std::size_t l = 0; l < blocks_.size(); ++l) paths_.note(static_cast<int>(l), blocks_[l]);
 }
 
@@ -122,10 +124,10 @@ bool TaskGraph::replace(const PartialStrategy& configs, std::int64_t limit, Chan
   if (fits) {
     replace_blocks();
     for (int f : dirty_flows_) {
-      account(*flows_[f], -1);
+      account(f, -1);
       change.flows.emplace_back(f, std::move(flows_[f]));
       flows_[f] = rules_.flow(f);
-      account(*flows_[f], 1);
+      account(f, 1);
     }
     // A new flow may feed launches that the old one did not: of partial values that appear, say.
     for (int f : dirty_flows_) mark_fed(f);
@@ -156,9 +158,9 @@ void TaskGraph::undo(Change& change) {
     paths_.note(l, blocks_[l]);
   }
   for (auto& [f, flow] : change.flows) {
-    account(*flows_[f], -1);
+    account(f, -1);
     std::swap(flows_[f], flow);
-    account(*flows_[f], 1);
+    account(f, 1);
   }
 }
 
@@ -168,10 +170,31 @@ void TaskGraph::account(const Block& block, int sign) {
   }
 }
 
-void TaskGraph::account(const Flow& flow, int sign) {
+void TaskGraph::account(int f, int sign) {
+  const Flow& flow = *flows_[f];
   const int devices = problem_.machine.devices();
   for (const auto& [link, time] : flow.link_load) load_[devices + link] += sign * time;
+  if (!turns_up(f, sign)) return;
   for (const Held& held : flow.memory) memory_[held.memory] += sign * held.bytes;
+}
+
+// Whether what a flow holds is held when it comes, or no more when it goes: tenants that share a
+// register hold it once.
+bool TaskGraph::turns_up(int f, int sign) {
+  const std::uint64_t key = flows_[f]->tenant;
+  if (key == 0) return true;
+  auto& tenants = tenants_[launch_graph_.flows[f].register_number];
+  const auto found = std::find_if(tenants.begin(), tenants.end(),
+                                  [key](const Tenants& its) { return its.key == key; });
+  if (found == tenants.end()) {
+    tenants.push_back({key, 1});
+    return true;
+  }
+  found->count += sign;
+  if (found->count > 0) return false;
+  *found = tenants.back();
+  tenants.pop_back();
+  return true;
 }
 
 std::int64_t TaskGraph::heaviest_load() const {

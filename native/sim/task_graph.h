@@ -87,7 +87,8 @@ class TaskGraph {
   bool within(std::int64_t limit);
   void add_fed_times(int launch);
   void account(const Block& block, int sign);
-  void account(const Flow& flow, int sign);
+  void account(int flow, int sign);
+  bool turns_up(int flow, int sign);
 
   const Problem& problem_;
   const LaunchGraph launch_graph_;
@@ -95,6 +96,12 @@ class TaskGraph {
   std::vector<Block> blocks_;
   std::vector<FlowPtr> flows_;
   std::vector<std::int64_t> load_, memory_;
+  // A register: the keys of its tenants, and how many have each.
+  struct Tenants {
+    std::uint64_t key;
+    int count;
+  };
+  std::vector<std::vector<Tenants>> tenants_;
   const ProgramMemory program_;
   FlowRules rules_;
   PathBounds paths_;

@@ -43,7 +43,7 @@ void require(bool holds, const char* what) {
 // Runs one call. If it fails, it has to have left a message that was not there before.
 template <typename Call>
 auto checked(Call&& call) {
-  const fl_graph less = {-1, 0, 0, 0, 0, 0, nullptr, nullptr, nullptr, nullptr};
+  const fl_graph less = {-1, 0, 0, 0, 0, 0, 0, nullptr, nullptr, nullptr, nullptr};
   require(fl_plan_create(&less, nullptr, 0, 0, nullptr) == nullptr, "the sentinel did not fail");
   const auto result = call();
   ++calls;
@@ -91,7 +91,7 @@ class Sequence {
   explicit Sequence(std::uint64_t seed) : random_(seed) { random_.hostile = random_.chance(0.5); }
 
   void run() {
-    const fl_graph less = {0, -1, 0, 0, 0, 0, nullptr, nullptr, nullptr, nullptr};
+    const fl_graph less = {0, -1, 0, 0, 0, 0, 0, nullptr, nullptr, nullptr, nullptr};
     require(fl_plan_create(&less, nullptr, 0, 0, nullptr) == nullptr, "less than no launches");
     const fuzz::Machine machine(random_);
     devices_ = static_cast<int>(machine.memory_of.size());
@@ -122,7 +122,8 @@ class Sequence {
     facts_ = maker_->make();
     graph_ = maker_->graph();
     graph_.shard_bytes = random_.chance(0.7) ? random_.upto(64) : 0;
-    graph_.fused_launches = random_.chance(0.7) ? 0 : random_.upto(5);
+    graph_.fused_launches = random_.chance(0.4) ? 0 : random_.upto(5);
+    graph_.keeps_tensors = random_.chance(0.2);
     // Devices of nodes, in order or not.
     node_of_.clear();
     const int in_node = random_.between(1, 3);

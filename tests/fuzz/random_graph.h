@@ -85,6 +85,7 @@ class GraphMaker {
   fl_graph graph() const {
     return {0,
             0,
+            0,
             static_cast<std::int32_t>(tensors_.size()),
             static_cast<std::int32_t>(operators_.size()),
             0,

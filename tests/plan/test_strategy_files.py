@@ -287,9 +287,10 @@ def test_granularity(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("granularity", "message"),
     [
-        (None, "has to be an object of integers, shard_bytes and fused_launches, but is null"),
-        ({"shard_bytes": 1.5}, "has to be an object of integers, shard_bytes and fused_launches, "),
-        ({"shards": 1}, "has to be an object of integers, shard_bytes and fused_launches, but is "),
+        (None, "has to be an object of shard_bytes, fused_launches (integers) and keep_tensors "),
+        ({"shard_bytes": 1.5}, '(true or false), but is {"shard_bytes": 1.5}; it may be left out'),
+        ({"keep_tensors": 1}, '(true or false), but is {"keep_tensors": 1}; it may be left out'),
+        ({"shards": 1}, "has to be an object of shard_bytes, fused_launches (integers) and "),
         ({"shard_bytes": -1}, "shards of at least -1 bytes are not possible; choose 0 to "),
         ({"fused_launches": 0}, "0 launches cannot run as one; 1 keeps them apart"),
     ],

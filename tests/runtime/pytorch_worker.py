@@ -24,6 +24,7 @@ from flexlegion.layers.sequences import GRUOutput, LSTMOutput
 from flexlegion.model.model import Model
 from flexlegion.objective.metrics import MetricSums
 from flexlegion.objective.precision import DEFAULT, DEFAULT_STORAGE
+from flexlegion.strategy.granularity import Granularity
 from flexlegion.training.program import EVALUATE, NO_BATCH, PREDICT, TRAIN, Batch
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -61,7 +62,12 @@ def build(case: Case, precision: str, strategy: str, storage: str) -> Model:
             made = made.y
         tensors.extend(made if kind == "split" else [made])
     model.compile(
-        case.optimizer, case.loss, strategy=strategy, precision=precision, storage=storage
+        case.optimizer,
+        case.loss,
+        strategy=strategy,
+        precision=precision,
+        storage=storage,
+        granularity=Granularity(keep_tensors=True),
     )
     return model
 

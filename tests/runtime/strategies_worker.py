@@ -1,7 +1,8 @@
 """Run under legate: random strategies against the single-device run. Writes failures as JSON.
 
-With `--reductions`, most operators that reduce something are split in it, and each strategy trains
-twice, to the same bits.
+Every third strategy trains twice, to the same bits: the second time, tensors that are needed for a
+short while take turns in memory. With `--reductions`, all strategies do, and most operators that
+reduce something are split in it.
 
 Where rounding turned a ReLU on or off, the gradients of a network of `--zoo` say nothing: of such a
 strategy losses and outputs are compared alone, and another one is drawn for it.
@@ -20,6 +21,7 @@ from pathlib import Path
 import numpy as np
 from networks import NETWORKS, Network
 from training_state import (
+    KEPT,
     State,
     differences,
     differences_of_rounded,
@@ -37,7 +39,6 @@ from flexlegion.graph.operator_type import DimKind
 from flexlegion.machine.running import running_machine, traffic
 from flexlegion.objective.precision import DEFAULT_STORAGE
 from flexlegion.strategy.configuration import ParallelConfig, random_config
-from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
 
 REDUCES = (DimKind.REDUCTION, DimKind.PART)
 DRAWS = 20  # enough to meet a dimension, unless it cannot be split
@@ -163,11 +164,12 @@ def main() -> None:
         turn, number = divmod(seed, len(names))
         name = names[number]
         # Both ways of cutting weights: as finely as possible, and small ones not at all.
-        granularity = Granularity(shard_bytes=1) if turn % 2 else DEFAULT_GRANULARITY
+        granularity = replace(KEPT, shard_bytes=1) if turn % 2 else KEPT
         network = networks[name]
         names_here = machine.devices.names
         strategy = random_strategy(network, seed, names_here, turn, args.reductions)
         model, state = train(network, strategy, granularity, args.storage)
+        state_of_all = state
         zoo = isinstance(network, ZooCase)
         bounds = (network.tolerance, SMALLEST) if isinstance(network, ZooCase) else ()
         reference = references[name]
@@ -192,10 +194,12 @@ def main() -> None:
                     reduced[operator.kind.type] += dim.kind in REDUCES
         passes.update(launch.pass_ for launch in model.plan.launches)
         model.close()
-        if args.reductions:
-            model, again = train(network, strategy, granularity, args.storage)
+        if args.reductions or turn % 3 == 0:
+            # Tensors that take turns in memory, as soon as they can.
+            sharing = replace(granularity, fused_launches=1 + turn % 2, keep_tensors=False)
+            model, again = train(network, strategy, sharing, args.storage)
             model.close()
-            found += other_bits(state, again)
+            found += other_bits(again, state_of_all)
         failures += [f"{name} seed {seed}: {failure}" for failure in found]
     if compared < args.count:
         failures.append(f"in {turned} strategies of {len(seeds)} a ReLU turned")

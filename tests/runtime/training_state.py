@@ -11,23 +11,25 @@ from zoo_cases import ZooCase
 from flexlegion import Model, Strategy
 from flexlegion.graph.graph import Graph
 from flexlegion.objective.precision import DEFAULT_STORAGE
-from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
+from flexlegion.strategy.granularity import Granularity
 from flexlegion.training.program import NO_BATCH, TRAIN, Batch
 
 State = dict[str, np.ndarray]
+KEPT = Granularity(keep_tensors=True)
 Data = tuple[Any, Any]  # of a batch: inputs and labels
 
 
 def train(
     network: Network | ZooCase,
     strategy: str | Strategy,
-    granularity: Granularity = DEFAULT_GRANULARITY,
+    granularity: Granularity = KEPT,
     storage: str = DEFAULT_STORAGE,
 ) -> tuple[Model, State]:
     """Train for the network's number of steps, the last with a short batch.
 
     Returns the model, still open, and every gradient after every step, every output, the losses,
-    and the weights and the optimizer's states at the end.
+    and the weights and the optimizer's states at the end. Where tensors take turns in memory, of
+    the gradients those of weights alone, and no output.
     """
     model = network.model()
     weights = getattr(network, "loss_weights", None)
@@ -54,10 +56,14 @@ def train(
             state[f"{step} loss {number}"] = np.array(
                 [sums.loss, sums.correct, sums.correct_top5, sums.labels, sums.samples]
             )
-        for tensor in graph.tensors:
+        for tensor in graph.tensors if granularity.keep_tensors else graph.weights:
+            if model.plan.lookups(tensor) and not granularity.keep_tensors:
+                continue  # its gradient is put together of those of activations
             if model.plan.gradient_slots(tensor) > 0 or model.plan.lookups(tensor):
                 state[f"{step} {tensor.name} gradient"] = program.read(tensor, "gradient")
         for launch in model.plan.launches:
+            if not granularity.keep_tensors:
+                break
             if launch.pass_ == "forward" and launch.runs & TRAIN:
                 operator = launch.operator
                 state[f"{step} {operator.name}"] = program.read(operator.output)

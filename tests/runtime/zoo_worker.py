@@ -16,6 +16,7 @@ from zoo_cases import CASES, Array, ZooCase
 
 from flexlegion.graph.graph import Graph
 from flexlegion.graph.tensor import Tensor
+from flexlegion.strategy.granularity import Granularity
 from flexlegion.training.program import NO_BATCH, TRAIN, Batch, Program
 
 
@@ -36,7 +37,8 @@ def _logits(graph: Graph) -> Tensor:
 def run(case: ZooCase, strategy: str) -> dict[str, Array]:
     """One case."""
     model = case.model()
-    model.compile(case.optimizer, case.loss, strategy=strategy)
+    kept = Granularity(keep_tensors=True)
+    model.compile(case.optimizer, case.loss, strategy=strategy, granularity=kept)
     model.set_weights(case.shifted(model.get_weights()))
     arrays = {f"initial/{name}": value for name, value in model.get_weights().items()}
     program, graph = model.program, model.plan.graph
@@ -48,8 +50,8 @@ def run(case: ZooCase, strategy: str) -> dict[str, Array]:
         arrays[f"value/loss{step}"] = _mean_loss(program, ticket)
         for operator in graph.operators:
             if operator.kind.type == "dropout":
-                kept = program.read(operator.output) != 0
-                arrays[f"kept/{step}.{operator.name}"] = kept
+                drawn = program.read(operator.output) != 0
+                arrays[f"kept/{step}.{operator.name}"] = drawn
         if step == 0:
             arrays["value/logits"] = program.read(_logits(graph))
             for weight in graph.trained_weights:

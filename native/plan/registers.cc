@@ -1,0 +1,254 @@
+// How tensors get registers (registers.h).
+//
+// registers_of() walks the order of issue once, to find from which launch to which each place is
+// needed; and again, launch by launch, to give the places whose life begins there a register:
+//
+// 1. Of the registers of that shape, type and pass, the one that has been free for longest. That of
+//    a small tensor rests for kRest launches: so launches of both tenants can fuse with their
+//    neighbours, and a device can run ahead of another one by as much. Of a large one (kLarge),
+//    memory counts for more.
+// 2. If there is none such, a new one.
+//
+// Costs: what the launches touch, and for each place the free registers of its class.
+//
+// tenancies_of() compares what a plan's tasks touch. The simulator finds the same keys when it
+// builds its flows (sim/flow_boxes.cc).
+#include "plan/registers.h"
+
+#include <algorithm>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "plan/plan.h"
+#include "plan/schedule.h"
+
+namespace flexlegion {
+
+namespace {
+
+using R = RequirementRole;
+
+constexpr int kRest = 32;                                // launches
+constexpr std::int64_t kLarge = std::int64_t{16} << 20;  // bytes
+
+// From which launch to which a place is needed, in the order of issue.
+struct Life {
+  int first = -1, last = -1;
+  int stretch = -1;      // of the schedule, if all of it is in one
+  bool trained = false;  // some launch of a training iteration writes it
+};
+
+// The places that a use may touch under some strategy: where a reduction can be split, a value is
+// there as partial values, too, which the same launches may read.
+std::vector<Place> places_of(const Graph& graph, const IdVector<TensorId, bool>& reduced,
+                             const Use& use) {
+  std::vector<Place> places = {use};
+  if (use.tensor.none() || graph.tensors[use.tensor].kind != TensorKind::activation) return {};
+  if (use.field == Field::value && reduced[use.tensor]) {
+    places.push_back(use);
+    places.back().field = Field::partial;
+  }
+  return places;
+}
+
+// Tensors whose producer can compute partial values of them.
+IdVector<TensorId, bool> reduced_tensors(const Graph& graph) {
+  IdVector<TensorId, bool> reduced(graph.tensors.size(), false);
+  for (const Operator& op : graph.operators) {
+    if (op.reductions.empty()) continue;
+    for (int i : op.outputs()) reduced[op.operands[i].tensor] = true;
+  }
+  return reduced;
+}
+
+std::map<Place, Life> lives_of(const Graph& graph, const GraphFacts& facts,
+                               const std::vector<LaunchKey>& order) {
+  const IdVector<TensorId, bool> reduced = reduced_tensors(graph);
+  std::map<Place, Life> lives;
+  for (int i = 0; i < static_cast<int>(order.size()); ++i) {
+    const LaunchKey& key = order[static_cast<std::size_t>(i)];
+    const int stretch = stretch_of(key.pass);
+    const bool trains = (runs_of(graph, facts, key) & kTrains) != 0;
+    for (const Use& use : uses_of(graph, facts, key)) {
+      for (const Place& place : places_of(graph, reduced, use)) {
+        auto [found, fresh] = lives.try_emplace(place, Life{i, i, stretch});
+        Life& life = found->second;
+        life.last = i;
+        if (life.stretch != stretch) life.stretch = -1;
+        life.trained = life.trained || (trains && use.privilege != Privilege::read);
+      }
+    }
+  }
+  return lives;
+}
+
+using DeviceBoxes = std::map<int, Boxes>;
+
+std::map<Place, DeviceBoxes> boxes_of(const Plan& plan, const Registers& registers) {
+  std::map<Place, DeviceBoxes> boxes;
+  for (const Launch& launch : plan.launches) {
+    for (const Requirement& r : launch.requirements) {
+      if (registers.count(r) == 0) continue;
+      DeviceBoxes& its = boxes[r];
+      for (int k = 0; k < launch.tasks(); ++k) {
+        if (r.rects[k].empty()) continue;
+        its[launch.devices[k]].add(r.rects[k], r.privilege != Privilege::read);
+      }
+    }
+  }
+  return boxes;
+}
+
+int slots_of(const Plan& plan, const Place& place) {
+  if (place.field == Field::gradient) return plan.gradients[place.tensor].slots;
+  return place.field == Field::partial ? plan.values[place.tensor].slots : 1;
+}
+
+}  // namespace
+
+Registers registers_of(const Graph& graph, const GraphFacts& facts) {
+  Registers registers;
+  if (graph.keeps_tensors) return registers;
+  const std::vector<LaunchKey> order = issue_order(graph, facts);
+  // The places whose life begins with a launch.
+  std::vector<std::vector<std::pair<Place, Life>>> born(order.size());
+  for (const auto& [place, life] : lives_of(graph, facts, order)) {
+    // What prediction returns is read when all is done.
+    const bool lasts = life.stretch < 0 || !life.trained || facts.returned[place.tensor];
+    if (!lasts) born[static_cast<std::size_t>(life.first)].emplace_back(place, life);
+  }
+  using Class = std::tuple<Field, int, DataType, std::vector<std::int64_t>>;
+  struct Free {
+    int since, number;
+  };
+  const int rest_of_small = std::min(kRest, graph.fused_launches);
+  std::map<Class, std::vector<Free>> free;  // those that are taken, too: until their tenant's end
+  int registers_so_far = 0;
+  for (int i = 0; i < static_cast<int>(order.size()); ++i) {
+    for (const auto& [place, life] : born[static_cast<std::size_t>(i)]) {
+      const Tensor& tensor = graph.tensors[place.tensor];
+      auto& all = free[{place.field, life.stretch, type_of(graph, place), tensor.shape}];
+      auto longest = std::min_element(
+          all.begin(), all.end(), [](const Free& a, const Free& b) { return a.since < b.since; });
+      const DataType type = type_of(graph, place);
+      const bool large = Rect::of_shape(tensor.shape).volume() * element_bytes(type) >= kLarge;
+      if (longest == all.end() || longest->since + (large ? 0 : rest_of_small) >= i) {
+        longest = all.insert(all.end(), Free{0, registers_so_far++});
+      }
+      longest->since = life.last;
+      registers[place] = longest->number;
+    }
+  }
+  return registers;
+}
+
+void Boxes::add(const Rect& rect, bool writes) {
+  const Rect all = read.bounding(written);
+  uniform = uniform && (all.empty() || all == rect);
+  Rect& box = writes ? written : read;
+  box = box.bounding(rect);
+}
+
+TenantKey::TenantKey(int slots, bool uniform) {
+  mix(static_cast<std::uint64_t>(slots));
+  mix(uniform ? 1 : 0);
+}
+
+void TenantKey::add(int device, const Rect& read, const Rect& written) {
+  mix(static_cast<std::uint64_t>(device));
+  mix(read);
+  mix(written);
+}
+
+// The finalizer of MurmurHash3 between numbers. Equal tenants are found by their hash alone: of 64
+// bits, two of the few thousand tenants of a graph meet by chance once in 10^12 graphs.
+void TenantKey::mix(std::uint64_t number) {
+  hash_ = (hash_ ^ number) * 0xFF51AFD7ED558CCDu;
+  hash_ = (hash_ ^ (hash_ >> 33)) * 0xC4CEB9FE1A85EC53u;
+  hash_ ^= hash_ >> 29;
+}
+
+void TenantKey::mix(const Rect& rect) {
+  mix(rect.empty() ? 0 : static_cast<std::uint64_t>(rect.rank));
+  for (int d = 0; d < rect.rank && !rect.empty(); ++d) {
+    mix(static_cast<std::uint64_t>(rect.lo[d]));
+    mix(static_cast<std::uint64_t>(rect.hi[d]));
+  }
+}
+
+// A stack that starts as zeros is written in part, and what is left out has to stay as it is.
+std::map<Place, Tenancy> tenancies_of(const Graph& graph, const GraphFacts& facts,
+                                      const Plan& plan) {
+  const Registers registers = registers_of(graph, facts);
+  const std::map<Place, DeviceBoxes> boxes = boxes_of(plan, registers);
+  std::map<Place, Tenancy> tenancies;
+  std::map<std::pair<int, std::uint64_t>, Place> homes;
+  for (const auto& [place, its] : boxes) {
+    if (place.field == Field::gradient && !plan.gradients[place.tensor].fully_written) continue;
+    const bool uniform =
+        std::all_of(its.begin(), its.end(), [](const auto& one) { return one.second.uniform; });
+    TenantKey key(slots_of(plan, place), uniform);
+    for (const auto& [device, box] : its) key.add(device, box.read, box.written);
+    const int number = registers.at(place);
+    const Place home = homes.try_emplace({number, key.value()}, place).first->second;
+    tenancies[place] = {number, static_cast<int>(tenancies.size()), key.value(), uniform, home};
+  }
+  return tenancies;
+}
+
+int Turns::touch(int number, std::uint64_t key, int tenant, int position) {
+  std::vector<Holder>& all = holders_[number];
+  const auto found =
+      std::find_if(all.begin(), all.end(), [key](const Holder& its) { return its.key == key; });
+  if (found == all.end()) {
+    all.push_back({key, tenant, position});
+    return -1;
+  }
+  const int before = found->tenant == tenant ? -1 : found->last;
+  found->tenant = tenant;
+  found->last = position;
+  return before;
+}
+
+void verify_tenancies(const Graph& graph, const Plan& plan) {
+  Registers registers;
+  std::map<Place, std::pair<int, int>> lives;
+  for (const auto& [place, its] : plan.tenancies) registers[place] = its.number;
+  for (LaunchId l : plan.launches.ids()) {
+    for (const Requirement& r : plan.launches[l].requirements) {
+      if (registers.count(r) > 0)
+        lives.try_emplace(r, l.value, l.value).first->second.second = l.value;
+    }
+  }
+  const std::map<Place, DeviceBoxes> boxes = boxes_of(plan, registers);
+  std::map<Place, std::vector<Place>> sharing;  // by home
+  for (const auto& [place, its] : plan.tenancies) sharing[its.home].push_back(place);
+  for (auto& [home, tenants] : sharing) {
+    std::sort(tenants.begin(), tenants.end(),
+              [&](const Place& a, const Place& b) { return lives.at(a) < lives.at(b); });
+    for (std::size_t i = 0; i + 1 < tenants.size(); ++i) {
+      const Place &a = tenants[i], &b = tenants[i + 1];
+      const bool apart = lives.at(a).second < lives.at(b).first;
+      const auto alike = [](const auto& mine, const auto& its) {
+        return mine.first == its.first && mine.second.read == its.second.read &&
+               mine.second.written == its.second.written &&
+               mine.second.uniform == its.second.uniform;
+      };
+      const DeviceBoxes &mine = boxes.at(a), &its = boxes.at(b);
+      const bool same = std::equal(mine.begin(), mine.end(), its.begin(), its.end(), alike);
+      if (apart && same && type_of(graph, a) == type_of(graph, b) &&
+          graph.tensors[a.tensor].shape == graph.tensors[b.tensor].shape &&
+          slots_of(plan, a) == slots_of(plan, b)) {
+        continue;
+      }
+      throw std::logic_error("'" + graph.tensors[a.tensor].name + "' and '" +
+                             graph.tensors[b.tensor].name +
+                             "' share memory, and cannot take turns in it");
+    }
+  }
+}
+
+}  // namespace flexlegion

@@ -1,0 +1,97 @@
+// Registers: memory that short-lived tensors take in turn.
+//
+// A tensor that is needed in the forward pass alone, or a gradient of an activation, is needed for
+// a few launches. As soon as its last user has run, the next tensor can have its memory. Two
+// questions have to be answered for that, and each has its own place:
+//
+// - *Who could take turns* follows from the graph alone: registers_of() gives tensors of one shape
+//   and type a number each, so that no two of one number are needed at the same time. It is the
+//   linear scan of register allocation (Poletto and Sarkar, 1999) over the order of issue.
+// - *Who does* is the strategy's to decide. Tenants of a register share memory if every device
+//   touches the same rectangles of both (TenantKey). Then sharing costs no memory, and whoever
+//   writes the second tensor on a device waits for tasks of that device alone, which come before it
+//   anyway. Tenants that differ keep memory of their own.
+//
+// So a proposal of the search changes the keys of the tensors that it touches, and nobody's number.
+//
+// Forward and backward passes have registers of their own: where several micro-batches are under
+// way, a forward pass must not wait for the backward pass of the one before.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "plan/facts.h"
+#include "plan/places.h"
+#include "support/rect.h"
+
+namespace flexlegion {
+
+struct Plan;
+
+// Which register each place has. Places that are not listed keep memory of their own.
+using Registers = std::map<Place, int>;
+Registers registers_of(const Graph& graph, const GraphFacts& facts);
+
+// What decides whether two tenants of a register share it: the slots of their stacks, and what each
+// device reads and writes of them, as bounding boxes.
+class TenantKey {
+ public:
+  TenantKey(int slots, bool uniform);
+
+  // Devices in ascending order, each once.
+  void add(int device, const Rect& read, const Rect& written);
+  // Equal tenants have equal values, and none has 0, which stands for a tenant that never shares.
+  std::uint64_t value() const { return hash_ == 0 ? 1 : hash_; }
+
+ private:
+  void mix(std::uint64_t number);
+  void mix(const Rect& rect);
+
+  std::uint64_t hash_ = 0x9E3779B97F4A7C15u;
+};
+
+// What the tasks of a device touch of a place, as bounding boxes.
+struct Boxes {
+  Rect read, written;
+  bool uniform = true;  // all of them touch the same
+
+  bool empty() const { return read.empty() && written.empty(); }
+  // What one of them touches, which is not empty.
+  void add(const Rect& rect, bool writes);
+};
+
+// A place's share of a register under a strategy.
+struct Tenancy {
+  int number = -1;  // the register's
+  int tenant = -1;  // the place's, among all that have a register
+  std::uint64_t key = 0;
+  bool uniform = false;  // all tasks of a device touch the same of it
+  Place home;            // the first tenant with that key: in whose memory this one lies
+};
+std::map<Place, Tenancy> tenancies_of(const Graph& graph, const GraphFacts& facts,
+                                      const Plan& plan);
+
+// When registers change hands. Launches of both tenants are no parts of one task, unless all that
+// it touches of both is the same: Legion wants it to touch one memory in one way.
+class Turns {
+ public:
+  void begin() { holders_.clear(); }
+  // The launch at that position of the order of issue touches a tenant that is not uniform. The
+  // result: the position of the last launch that touched the tenant before it, or -1.
+  int touch(int number, std::uint64_t key, int tenant, int position);
+
+ private:
+  struct Holder {
+    std::uint64_t key;
+    int tenant, last;
+  };
+  std::map<int, std::vector<Holder>> holders_;  // a register
+};
+
+// Throws std::logic_error unless tenants of one memory are needed one after the other, and touched
+// in the same rectangles on each device.
+void verify_tenancies(const Graph& graph, const Plan& plan);
+
+}  // namespace flexlegion
