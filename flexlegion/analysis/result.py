@@ -58,8 +58,8 @@ class Iteration(Result):
     computation_time_ns : int
         The sum over all devices.
     allocated_bytes : int
-        The most that training allocates in any memory: each tensor has memory of its own, and none
-        is given back.
+        The most that training allocates in any memory, and keeps throughout; tensors that are
+        needed for a short while take turns in it.
     peak_memory_bytes : int
         The most that any memory holds at one time of what is still needed.
     load_balance : float

@@ -130,8 +130,8 @@ class Model(Layers):
             Given the number of a training step, counted from 0 over all calls of `fit`, what to
             multiply the learning rate with; see `flexlegion.objective.schedules`.
         granularity
-            How finely the plan is cut where the strategy leaves it open; by default as the strategy
-            states.
+            How finely the plan is cut where the strategy leaves it open, and whether each tensor is
+            kept; by default as the strategy states.
         loss_weights
             Of several losses, their weights in the sum that training minimises, as a list or by the
             outputs' names; 1 unless given.

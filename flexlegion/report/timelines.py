@@ -23,9 +23,10 @@ def figures(timeline: Timeline) -> Json:
     """The figures by which strategies are compared; times in ns, sizes in bytes.
 
     Of memory: ``allocated_bytes`` is the most that training by flexlegion's runtime allocates in
-    any. It gives each tensor memory of its own, and none back during training. ``fits`` says
-    whether that is within each one's size. ``peak_memory_bytes`` is the most that any holds at one
-    time of what is still needed: what a runtime would do with that gives all else back at once.
+    any. It keeps that throughout; tensors that are needed for a short while take turns in it.
+    ``fits`` says whether it is within each one's size. ``peak_memory_bytes`` is the most that any
+    holds at one time of what is still needed: what a runtime would do with that gives all else back
+    at once.
     """
     return {
         "iteration_time_ns": timeline.iteration_time_ns,

@@ -49,11 +49,12 @@ class Timeline:
         tasks. Of a communication task, pass, index and part name its writer; `index` is an
         operator's number, or for a load a tensor's; `hop` is -1 for a normal task.
     peak_memory_bytes
-        Of each memory, the most that it holds at one time of what is still needed. No runtime here
-        comes down to that; nothing is decided by it.
+        Of each memory, the most that it holds at one time of what is still needed. Nothing is
+        decided by it.
     allocated_bytes
-        Of each memory, what it holds if nothing is given back, as in flexlegion's runtime: for
-        training, and for the predictions and evaluations of the same process.
+        Of each memory, what it holds throughout, as in flexlegion's runtime: for training, and for
+        the predictions and evaluations of the same process. Tensors that take turns in memory are
+        counted once.
     load_ns
         Of each device and link, the time that it is busy.
     contents_bytes

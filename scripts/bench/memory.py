@@ -1,11 +1,16 @@
 """Memory that training takes on Legion, beside what was predicted for the strategy.
 
     python scripts/bench/memory.py [--networks alexnet,rnnlm] [--full] [--json FILE]
+    python scripts/bench/memory.py --simulated p100x4 [--networks alexnet,rnnlm]
 
 Of each network and strategy a process trains for some iterations. "Legion" is what Legion then has
 given out of the memory of its processors, all instances of the program; "simulated" is what the
 simulator said that they take. The process's own peak has in it what Python, Legion and the
 libraries take as well. At the end, AlexNet trains at its batch of 256 within 8 GiB.
+
+With ``--simulated`` nothing trains: of each network by data parallelism on that machine, with its
+own batch on every device, what the fullest memory holds at one time ("peak"), what is allocated
+there, and what would be if each tensor was kept.
 """
 
 from __future__ import annotations
@@ -24,9 +29,11 @@ from networks import NETWORKS
 from rich.console import Console
 from rich.table import Table
 
+import flexlegion
 from flexlegion.console.progress import ProgressBar
 from flexlegion.console.text import memory
-from flexlegion.zoo import ZOO
+from flexlegion.profiling.machines import load_machine
+from flexlegion.zoo import ZOO, build
 
 ITERATIONS = 3
 BATCH_SIZE = 32
@@ -86,6 +93,30 @@ def table(results: list[tuple[Workload, dict[str, Any]]], title: str) -> Table:
     return found
 
 
+def simulated(networks: list[str], machine: str) -> Table:
+    """What the simulator says of all networks, one a row."""
+    devices = len(load_machine(machine).devices)
+    found = Table(title=f"data parallelism on {machine}, SGD; largest memory")
+    for column in ("network", "batch", "peak", "allocated", "over peak", "each tensor kept"):
+        found.add_column(column, justify="left" if column == "network" else "right")
+    for name in networks:
+        batch = devices * ZOO[name].batch_size
+        model = build(name, batch)
+        sharing = flexlegion.simulate(model, machine)
+        keeping = flexlegion.Strategy(
+            dict(sharing.strategy), granularity=flexlegion.Granularity(keep_tensors=True)
+        )
+        found.add_row(
+            name,
+            str(batch),
+            memory(sharing.peak_memory_bytes),
+            memory(sharing.allocated_bytes),
+            f"{sharing.allocated_bytes / sharing.peak_memory_bytes:.2f}x",
+            memory(flexlegion.simulate(model, machine, keeping).allocated_bytes),
+        )
+    return found
+
+
 def options() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -105,6 +136,7 @@ def options() -> argparse.Namespace:
     parser.add_argument(
         "--no-large", action="store_true", help="leave out AlexNet at a batch of 256"
     )
+    parser.add_argument("--simulated", metavar="MACHINE", help="only simulate, on that machine")
     parser.add_argument("--json", metavar="FILE", help="write all figures there")
     args = parser.parse_args()
     known = NETWORKS if args.full else ZOO
@@ -120,6 +152,9 @@ def main() -> None:
     """Run everything and print the tables; status 1 if a prediction is too far off."""
     args = options()
     console = Console(width=110)
+    if args.simulated:
+        console.print(simulated(args.networks, args.simulated))
+        return
     runs = [(work, s, args.sysmem) for work in args.works for s in args.strategies.split(",")]
     if not args.no_large:
         runs.append((LARGE, "data", LARGE_SYSMEM))

@@ -293,6 +293,15 @@ def test_gradients_that_overflow_unscaled_end_training(results: Results) -> None
     assert "although they are not scaled any more; training has diverged" in failure
 
 
+def test_what_is_not_kept_is_not_read(results: Results) -> None:
+    """A gradient that others overwrote is refused by name. What prediction returns is there."""
+    shared, kept = (results("turns_in_memory")[name] for name in ("shared", "kept"))
+    assert "tensor 'hidden.output': its gradient is not kept" in shared["gradient"]
+    assert "a Granularity with keep_tensors keeps all of them" in shared["gradient"]
+    assert kept["gradient"] > 0
+    assert (shared["saved"], shared["predicted"]) == (kept["saved"], kept["predicted"])
+
+
 def test_mistakes_change_nothing(results: Results) -> None:
     assert results("errors")["unchanged"] is True
     assert results("errors")["trains"] == 1

@@ -12,6 +12,7 @@ import json
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from training_scenarios import LOSS, SCENARIOS, Result, message, network, plain,
 
 from flexlegion import SGD, Adam, Model, UserError
 from flexlegion.data.sources import BatchSource
+from flexlegion.strategy.granularity import Granularity
 from flexlegion.training.program import TRAIN, Batch
 
 
@@ -249,6 +251,25 @@ def sentences() -> Result:
         },
     }
     model.close()
+    return result
+
+
+@scenario
+def turns_in_memory() -> Result:
+    """Reading a gradient that is needed for a short while, where it is kept and where it is not."""
+    result: Result = {}
+    for keeps in (False, True):
+        model = network()
+        model.compile(SGD(0.2), LOSS, granularity=Granularity(keep_tensors=keeps))
+        model.fit(*table_data(), epochs=1, progress=False)
+        hidden = next(op for op in model.plan.graph.operators if op.name == "hidden").output
+        gradient = partial(model.program.read, hidden, "gradient")
+        result["kept" if keeps else "shared"] = {
+            "gradient": float(np.abs(gradient()).max()) if keeps else message(gradient),
+            "saved": float(np.abs(model.program.read(hidden)).max()),
+            "predicted": model.predict(table_data()[0]).tolist(),
+        }
+        model.close()
     return result
 
 

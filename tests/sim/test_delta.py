@@ -22,6 +22,7 @@ PLAN = [
     *((Case(name, "shared", 5), 15) for name in ("inception_v3", "resnet101")),
     *((Case(name, "p100x64", 5), 10) for name in ("lenet", "rnnlm", "nmt", "images")),
     (Case("alexnet", "k80x64"), 10),
+    *((Case(name, "p100x4", fused_launches=1), 30) for name in ("nmt", "resnet101", "transformer")),
 ]
 
 

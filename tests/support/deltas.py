@@ -100,12 +100,15 @@ class Case:
         Task times are below this, in ns: few different ones make many ties.
     shard_bytes
         Weights' shards are not smaller.
+    fused_launches
+        So many launches at most run as one: the fewer, the sooner tensors take turns in memory.
     """
 
     network: str
     machine: str
     largest: int = 20_000
     shard_bytes: int = 1
+    fused_launches: int | None = None
 
 
 def topology_of(machine: str) -> Topology:
@@ -133,7 +136,7 @@ def problem_for(case: Case, seed: int = 0, costs: CostModel | None = None) -> Pr
         costs or ArbitraryCosts(seed, case.largest),
         LOSSES.get(case.network),
         clips=case.machine == "shared",
-        granularity=Granularity(case.shard_bytes),
+        granularity=Granularity(case.shard_bytes, case.fused_launches),
     )
 
 

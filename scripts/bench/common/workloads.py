@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flexlegion.data.synthetic import made_up
 from flexlegion.graph.graph import Graph
 from flexlegion.model.model import Model
-from flexlegion.objective.losses import LABELS_NAME
 from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import ZOO, build
 
@@ -56,20 +56,10 @@ class Workload:
 
     def data(self) -> tuple[list[Array], Array]:
         """Samples for each input, and labels; always the same."""
-        rng = np.random.default_rng(0)
-        graph = self.graph()
-        classes = self.model().graph.operators[-1].output.shape[-1]
-        arrays = []
-        for tensor in graph.inputs:
-            shape = (self.samples, *tensor.shape[1:])
-            if tensor.dtype == "float32":
-                arrays.append(rng.standard_normal(shape, np.float32))
-                continue
-            values = classes
-            if tensor.name != LABELS_NAME:
-                values = (ZOO[self.network].sizes | self.sizes)["vocabulary"]
-            arrays.append(rng.integers(0, values, shape).astype(np.int32))
-        return arrays[:-1], arrays[-1]
+        inputs, labels = made_up(self.graph(), self.samples)
+        assert labels is not None
+        (those,) = labels.values()
+        return list(inputs.values()), those
 
     def batch_rows(self, rounds: int) -> list[npt.NDArray[np.int64]]:
         """Rows of each batch of a round: random, so that both sides gather."""
