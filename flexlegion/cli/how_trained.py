@@ -18,7 +18,7 @@ NOTHING: Mapping[str, Any] = {}
 
 
 def add_training_options(parser: argparse.ArgumentParser) -> None:
-    """``--optimizer``, ``--clip-norm``, ``--loss``, ``--precision``, ``--storage``."""
+    """``--optimizer``, ``--clip-norm``, ``--loss``, ``--precision`` and so on."""
     parser.add_argument(
         "--optimizer", help=f"one of {', '.join(OPTIMIZERS)}; default: {DEFAULT_OPTIMIZER}"
     )
@@ -31,6 +31,12 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
         help=f"how GPUs compute products: one of {', '.join(PRECISIONS)}; default: {DEFAULT}",
     )
     parser.add_argument("--storage", help=STORAGE_HELP)
+    parser.add_argument(
+        "--micro-batches",
+        type=int,
+        help="in how many parts a batch goes through the network, one after the other: their "
+        "gradients add up, and activations take as much less memory; default: 1",
+    )
 
 
 def add_hyperparameter_options(parser: argparse.ArgumentParser) -> None:

@@ -165,10 +165,14 @@ class Operator:
 
 @dataclass
 class Graph:
-    """Operators in topological order (the order in which they were added), and their tensors."""
+    """Operators in topological order (the order in which they were added), and their tensors.
+
+    If it is the graph of one of several micro-batches, an iteration plays it so many times.
+    """
 
     tensors: list[Tensor] = field(default_factory=list)
     operators: list[Operator] = field(default_factory=list)
+    micro_batches: int = 1
 
     def __post_init__(self) -> None:
         # What the lists hold, for look-ups in unrolled networks of many hundred operators.

@@ -316,6 +316,11 @@ class OperatorType(ABC):
         """Of a time measured with made-up inputs, the part that real ones are taken to need."""
         return 1.0
 
+    def of_samples(self, samples: int) -> OperatorType:
+        """The same for a batch of so many samples, where an attribute says how many there are."""
+        del samples
+        return self
+
     def attributes(self) -> dict[str, str]:
         """Attributes as the kernel receives them: texts, flags as 0 and 1, lists with commas."""
         result = {}

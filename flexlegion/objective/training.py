@@ -18,6 +18,16 @@ from flexlegion.objective.optimizers import (
 )
 from flexlegion.objective.precision import DEFAULT, DEFAULT_STORAGE, check_precision, check_storage
 
+MAX_MICRO_BATCHES = 1 << 12  # as kMaxMicroBatches in native/plan/graph.h
+
+
+def check_micro_batches(number: object) -> None:
+    """Raise `UserError` unless an iteration can have so many."""
+    if type(number) is not int or not 1 <= number <= MAX_MICRO_BATCHES:
+        raise UserError(
+            f"the number of micro-batches is 1 to {MAX_MICRO_BATCHES:,}, but is {shown(number)}"
+        )
+
 
 class Refinements(TypedDict, total=False):
     """The options of `TrainingOptions` but for loss and optimizer."""
@@ -25,6 +35,7 @@ class Refinements(TypedDict, total=False):
     loss_weights: Weights
     precision: str | None
     storage: str | None
+    micro_batches: int | None
 
 
 class TrainingOptions(Refinements, total=False):
@@ -56,11 +67,13 @@ class TrainingSpec:
         In which GPUs compute products: "fp32", "tf32" or "bf16".
     storage
         What activations are stored as: "fp32", "bf16" or "fp16".
+    micro_batches
+        In how many parts a batch goes through the network, whose gradients add up.
 
     Raises
     ------
     UserError
-        If there is no such precision or storage.
+        If there is no such precision, storage or number.
     """
 
     loss: Losses | None = None
@@ -68,10 +81,12 @@ class TrainingSpec:
     optimizer: Optimizer = optimizer_of(DEFAULT_OPTIMIZER)
     precision: str = DEFAULT
     storage: str = DEFAULT_STORAGE
+    micro_batches: int = 1
 
     def __post_init__(self) -> None:
         check_precision(self.precision)
         check_storage(self.storage)
+        check_micro_batches(self.micro_batches)
 
     @classmethod
     def of(cls, **options: Unpack[TrainingOptions]) -> TrainingSpec:

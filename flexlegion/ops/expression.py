@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar
 
@@ -69,6 +69,11 @@ class Expression(OperatorType):
     formula: str
     integers: tuple[int, ...] = ()
     shape: Shape = ()
+
+    def of_samples(self, samples: int) -> Expression:
+        if not self.shape:
+            return self
+        return replace(self, shape=(samples, *self.shape[1:]))
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         wanted = program_of(self.formula).inputs

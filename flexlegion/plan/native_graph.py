@@ -76,6 +76,7 @@ def to_native(
         "shard_bytes": granularity.shard_bytes,
         "fused_launches": longest_run(granularity, devices),
         "keeps_tensors": granularity.keep_tensors,
+        "micro_batches": graph.micro_batches,
         "n_tensors": len(graph.tensors),
         "n_operators": len(graph.operators),
         "n_outputs": len(outputs),

@@ -33,6 +33,7 @@ def to_native(
             "n_devices": len(config.devices),
             "sums": sums[config.sums],
             "hierarchical": config.hierarchical,
+            "buffers": config.buffers,
             "degrees": array("int32_t", config.degrees),
             "devices": array("int32_t", [devices.number(name) for name in config.devices]),
         }
@@ -57,6 +58,11 @@ def from_native(its: Any, graph: Graph, devices: Devices) -> dict[str, ParallelC
         degrees = tuple(config.degrees[0 : config.n_degrees])
         where = tuple(devices.names[d] for d in config.devices[0 : config.n_devices])
         name = graph.operators[config.op].name
-        hierarchical = bool(config.hierarchical)
-        configs[name] = ParallelConfig(degrees, where, sums[config.sums], None, hierarchical)
+        configs[name] = ParallelConfig(
+            degrees,
+            where,
+            sums[config.sums],
+            hierarchical=bool(config.hierarchical),
+            buffers=config.buffers,
+        )
     return configs

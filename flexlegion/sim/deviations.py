@@ -102,4 +102,5 @@ def configuration(operator: Operator, config: ParallelConfig) -> str:
         if degree > 1
     ]
     sums = ", hierarchical" if config.hierarchical else ""
-    return f"{' x '.join(parts) or 'whole'} on {names(config.devices)}{sums}"
+    buffers = f", {config.buffers} buffers" if config.buffers > 1 else ""
+    return f"{' x '.join(parts) or 'whole'} on {names(config.devices)}{sums}{buffers}"

@@ -51,6 +51,10 @@ class ParallelConfig:
         Whether the gradients of the operator's weights are summed inside each node first, and
         updated weights sent once to each other node: a hierarchical all-reduce. Where all who use a
         weight are in one node, or each in another, it changes nothing.
+    buffers
+        How many micro-batches can be under way at the operator: so many registers its outputs and
+        their gradients have, which micro-batches take in turn. As many as there are micro-batches,
+        at most.
     """
 
     degrees: tuple[int, ...]
@@ -58,6 +62,7 @@ class ParallelConfig:
     sums: Sums = "readers"
     dims: tuple[str, ...] | None = None
     hierarchical: bool = False
+    buffers: int = 1
 
     @property
     def tasks(self) -> int:

@@ -17,6 +17,7 @@ from flexlegion.graph.fingerprint import Fingerprint, difference
 from flexlegion.graph.graph import Graph
 from flexlegion.machine.devices import Devices
 from flexlegion.objective.losses import parts_of_loss
+from flexlegion.objective.training import MAX_MICRO_BATCHES
 from flexlegion.strategy.configuration import SUMS, ParallelConfig
 from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity, from_json, to_json
 
@@ -314,13 +315,19 @@ def _configs_of(document: Any, where: str) -> dict[str, ParallelConfig]:
 
 def _config_of(entry: Any, where: str) -> ParallelConfig:
     """An operator's configuration."""
-    required, optional = {"degrees", "devices"}, {"sums", "hierarchical"}
+    required, optional = {"degrees", "devices"}, {"sums", "hierarchical", "buffers"}
     if not isinstance(entry, dict) or not required <= set(entry) <= required | optional:
         raise UserError(
-            f"{where} needs the keys 'degrees' and 'devices', and may have 'sums' and "
-            "'hierarchical'"
+            f"{where} needs the keys 'degrees' and 'devices', and may have 'sums', "
+            "'hierarchical' and 'buffers'"
         )
     degrees, sums = entry["degrees"], entry.get("sums", SUMS[0])
+    buffers = entry.get("buffers", 1)
+    if type(buffers) is not int or not 1 <= buffers <= MAX_MICRO_BATCHES:
+        raise UserError(
+            f"{where}: 'buffers' has to be a number from 1 to {MAX_MICRO_BATCHES:,}, but is "
+            f"{shown(buffers)}"
+        )
     hierarchical = entry.get("hierarchical", False)
     if not isinstance(hierarchical, bool):
         raise UserError(
@@ -335,9 +342,10 @@ def _config_of(entry: Any, where: str) -> ParallelConfig:
     devices = tuple(entry["devices"])
     if isinstance(degrees, dict) and _is_list(list(degrees.values()), int):
         names = tuple(degrees)
-        return ParallelConfig(tuple(degrees.values()), devices, sums, names, hierarchical)
+        extents = tuple(degrees.values())
+        return ParallelConfig(extents, devices, sums, names, hierarchical, buffers)
     if _is_list(degrees, int):
-        return ParallelConfig(tuple(degrees), devices, sums, None, hierarchical)
+        return ParallelConfig(tuple(degrees), devices, sums, None, hierarchical, buffers)
     raise UserError(
         f"{where}: 'degrees' has to be an object of integers by the dimensions' names, as in "
         '{"sample": 2}, or a list of one for each dimension'
@@ -357,4 +365,6 @@ def entry_of(config: ParallelConfig) -> dict[str, Any]:
         entry["sums"] = config.sums
     if config.hierarchical:
         entry["hierarchical"] = True
+    if config.buffers != 1:
+        entry["buffers"] = config.buffers
     return entry | {"devices": list(config.devices)}

@@ -153,7 +153,7 @@ class Program:
             for device, box in zip(launch.devices, launch.written.boxes, strict=True):
                 if owners[devices.number(device)] == rank:
                     here[slice(*box[0])] = True
-        return here
+        return np.tile(here, self.plan.graph.micro_batches)
 
     def add_data(
         self, tensor: Tensor, array: Array, byte_values: npt.NDArray[np.float32] | None = None
@@ -326,11 +326,17 @@ class Program:
     def read(self, tensor: Tensor, field: str = "value", state: int = 0) -> Array:
         """A whole tensor; of a gradient, the sum of its partial values, unscaled. Waits for it.
 
+        Of what each micro-batch has its own, those of all, one after the other.
+
         A field of the iteration is read as one of the tensors in the plan's `of_iteration`.
         """
         if field == "gradient" and self.plan.lookups(tensor):
             return self._table_gradient(tensor)
-        array = np.empty(tensor.shape, np.float32 if field != "value" else tensor.host_dtype)
+        rounds = 1 if tensor.kind == "weight" else self.plan.graph.micro_batches
+        shape = (rounds * tensor.shape[0], *tensor.shape[1:])
+        if field in self.plan.of_iteration:
+            shape = tensor.shape
+        array = np.empty(shape, np.float32 if field != "value" else tensor.host_dtype)
         number = -1 if field in self.plan.of_iteration else self._number(tensor)
         self._rt.check(
             self._rt.lib.fl_program_read(
@@ -347,7 +353,9 @@ class Program:
         for operator in self.plan.lookups(table):
             assert isinstance(operator.kind, Embedding)
             tokens = self.read(operator.inputs[0])[:, operator.kind.window]
-            np.add.at(gradient, tokens, self.read(operator.output, "gradient"))
+            rows = self.read(operator.output, "gradient")
+            # Constant tokens are the same in every micro-batch.
+            np.add.at(gradient, np.tile(tokens, (len(rows) // len(tokens), 1)), rows)
         return gradient
 
     def write(self, tensor: Tensor, array: Array, field: str = "value", state: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""A model's graph as it is trained: with losses, and activations stored as somebody wants them."""
+"""A model's graph as it is trained: with losses, in as many bits and micro-batches as is wanted."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from flexlegion.graph.tensor import Tensor
 from flexlegion.objective.losses import Losses, chosen_loss
 from flexlegion.objective.training import TrainingSpec
 from flexlegion.transforms.losses import add_losses
+from flexlegion.transforms.micro_batches import micro_batched
 from flexlegion.transforms.storage import stored
 
 
@@ -32,7 +33,8 @@ def as_trained(
     Returns
     -------
     Graph
-        With a loss operator after each output that is trained, and inputs for labels.
+        With a loss operator after each output that is trained, and inputs for labels; of one
+        micro-batch.
     tuple of Tensor
         The outputs, of that graph.
     TrainingSpec
@@ -41,8 +43,10 @@ def as_trained(
     Raises
     ------
     UserError
-        If there is no such loss, or it does not fit.
+        If there is no such loss, or it does not fit; or if the batch cannot be divided so.
     """
     loss = chosen_loss(training.loss, own_loss, outputs)
     with_losses = add_losses(graph, outputs, loss, training.loss_weights)
-    return *stored(with_losses, outputs, training.storage), replace(training, loss=loss)
+    whole, its_outputs = stored(with_losses, outputs, training.storage)
+    micro, its_outputs = micro_batched(whole, its_outputs, training.micro_batches)
+    return micro, its_outputs, replace(training, loss=loss)

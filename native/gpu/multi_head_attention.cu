@@ -328,7 +328,8 @@ class MultiHeadAttention : public Kernel {
   // What dropout keeps of a block's weights.
   Matrix kept(const Operands& x, const Block& block, const Matrix& weights,
               const RunState& run) const {
-    return dropout_.drops_in(run) ? keep(x, block, weights, dropout_.mask(run)) : weights;
+    const std::int64_t places = x.queries.shape[2] * x.queries.shape[1] * x.keys.shape[1];
+    return dropout_.drops_in(run) ? keep(x, block, weights, dropout_.mask(run, places)) : weights;
   }
 
   // Of a tile without queries.

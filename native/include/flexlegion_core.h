@@ -111,6 +111,7 @@ typedef struct {
                              them */
   int32_t fused_launches; /* so many at most run as one; 0: the default */
   int32_t keeps_tensors;  /* whether each has memory of its own, or takes turns where it can */
+  int32_t micro_batches;  /* so many times an iteration plays this graph, that of one; at least 1 */
   int32_t n_tensors, n_operators, n_outputs, n_devices;
   const int32_t *node_of; /* of each device: its node, from 0 */
   const fl_tensor *tensors;
@@ -131,6 +132,7 @@ typedef struct {
  * task; and whether the gradients of its weights are summed inside nodes first. */
 typedef struct {
   int32_t op, n_degrees, n_devices, sums, hierarchical;
+  int32_t buffers; /* of its outputs and their gradients, which micro-batches take in turn */
   const int32_t *degrees, *devices;
 } fl_config;
 /* A strategy, or a part of one. */
@@ -283,7 +285,7 @@ typedef struct {
                      nothing -1 */
   int32_t source, destination; /* memories of a communication task, or -1 */
   int32_t hop;                 /* of a communication task, or -1 */
-  int32_t unused;
+  int32_t round;               /* which micro-batch it works on; of what ends it, the last */
   int64_t bytes, exe_time, ready_time, start_time, end_time;
   int64_t contention_time, runtime_time; /* what busy neighbours and the runtime took on top */
 } fl_task;

@@ -167,6 +167,7 @@ int fl_program_save(fl_program *program, int n, const fl_host_shard *shards);
 typedef enum { FL_STAGED = -1, FL_OTHER = -2 } fl_own_launch;
 typedef struct {
   int32_t launch, part, device; /* the plan's launch, or one of the above */
+  int32_t round;                /* which micro-batch it worked on */
   int32_t thread;               /* the system's number of the one that ran it */
   int64_t start_time, end_time; /* ns, of the rank's clock */
   int64_t computing_time;       /* ns in which its thread had a core */

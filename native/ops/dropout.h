@@ -26,9 +26,13 @@ struct DropoutMask {
   std::uint32_t threshold;  // an element is dropped if its hash is below
   float scale;              // of those that are kept
 
-  DropoutMask(double rate, std::uint64_t layer, const RunState& run)
+  // `places`: of a sample. An element's place counts from the beginning of the whole batch, so that
+  // the same are dropped in however many micro-batches it comes; what stands before this one is in
+  // the key.
+  DropoutMask(double rate, std::uint64_t layer, const RunState& run, std::int64_t places)
       : key(mixed(mixed(mixed(run.seed + kGolden) + layer + kGolden) +
-                  static_cast<std::uint64_t>(run.step))),
+                  static_cast<std::uint64_t>(run.step)) +
+            kGolden * static_cast<std::uint64_t>(run.first_sample * places)),
         threshold(static_cast<std::uint32_t>(std::ldexp(rate, 32))),
         scale(static_cast<float>(1.0 / (1.0 - rate))) {}
 };
@@ -50,7 +54,9 @@ struct DropoutLayer {
   }
   // Whether it drops anything in such a run.
   bool drops_in(const RunState& run) const { return rate > 0 && run.training != 0; }
-  DropoutMask mask(const RunState& run) const { return {rate, id, run}; }
+  DropoutMask mask(const RunState& run, std::int64_t places) const {
+    return {rate, id, run, places};
+  }
 };
 
 // A tile's places in its whole tensor: `first` + the offsets of a view without memory. By samples,
@@ -102,7 +108,9 @@ class Dropout : public Kernel {
  private:
   void apply(const TensorView& from, const TensorView& to, const RunState& run, bool adds) const {
     if (run.training == 0) return Device::write(to, from, adds);
-    Device::drop(from, to, layer_.mask(run), samples_, adds);
+    std::int64_t places = 1;
+    for (int d = 1; d < from.rank() && !samples_; ++d) places *= from.shape[d];
+    Device::drop(from, to, layer_.mask(run, places), samples_, adds);
   }
 
   DropoutLayer layer_;

@@ -60,6 +60,8 @@ class Attributes {
 struct RunState {
   std::int64_t step = 0;  // iterations done so far: dropout's counter, Adam's bias correction
   std::int64_t valid_samples = 0;  // samples of this batch that count; the rest is padding
+  // Of the iteration's batch, the first sample of this micro-batch.
+  std::int64_t first_sample = 0;
   // For a loss: what each of its values that count adds to the goal, the weighted sum of the means
   // over these values.
   double label_share = 0;

@@ -332,7 +332,8 @@ class MultiHeadAttention : public Kernel {
   Matrix keep(const Block& block, const Operands& x, const Matrix& exponentials,
               const RunState& run) const {
     const Matrix result = block.packed(kKept, block.keys);
-    const DropoutMask mask = dropout_.mask(run);
+    const std::int64_t places = x.q.shape[2] * x.q.shape[1] * x.k.shape[1];
+    const DropoutMask mask = dropout_.mask(run, places);
     for_each_matrix_row(exponentials, [&](const float* row, std::int64_t i, std::int64_t r) {
       const std::int64_t sample = x.q.tile.lo[0] + block.sample;
       const std::int64_t head = x.q.tile.lo[2] + block.head + i / block.rows;

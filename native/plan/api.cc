@@ -218,6 +218,12 @@ fl::WantedGraph::WantedGraph(const fl_graph& its) {
   }
   if (its.fused_launches > 0) graph.fused_launches = its.fused_launches;
   graph.keeps_tensors = its.keeps_tensors != 0;
+  graph.micro_batches = its.micro_batches;
+  if (its.micro_batches < 1 || its.micro_batches > kMaxMicroBatches) {
+    throw std::invalid_argument(std::to_string(its.micro_batches) +
+                                " micro-batches are not possible; 1 to " +
+                                std::to_string(kMaxMicroBatches) + " are");
+  }
   for (int t = 0; t < its.n_tensors; ++t) graph.tensors.push_back(tensor_of(its.tensors[t]));
   for (int op = 0; op < its.n_operators; ++op) {
     graph.operators.push_back(operator_of(graph, its.operators[op]));
@@ -255,6 +261,12 @@ std::map<fl::OpId, fl::ParallelConfig> fl::configs_of(const fl_strategy& strateg
     config.devices.assign(its->devices, its->devices + its->n_devices);
     config.sums = static_cast<Sums>(its->sums);
     config.hierarchical = its->hierarchical != 0;
+    config.buffers = its->buffers;
+    if (its->buffers < 1 || its->buffers > kMaxMicroBatches) {
+      throw std::invalid_argument("an operator cannot have " + std::to_string(its->buffers) +
+                                  " buffers; 1 to " + std::to_string(kMaxMicroBatches) +
+                                  " are possible");
+    }
   }
   return configs;
 }
@@ -266,7 +278,7 @@ fl::StrategyArrays::StrategyArrays(Strategy strategy) : strategy_(std::move(stra
                         static_cast<std::int32_t>(config.degrees.size()),
                         static_cast<std::int32_t>(config.devices.size()),
                         static_cast<std::int32_t>(config.sums), config.hierarchical ? 1 : 0,
-                        config.degrees.data(), config.devices.data()});
+                        config.buffers, config.degrees.data(), config.devices.data()});
   }
 }
 

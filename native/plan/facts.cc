@@ -99,8 +99,8 @@ GraphFacts facts_of(const Graph& graph, const std::vector<TensorId>& outputs, Op
   optimizer.needs_norm = optimizer.needs_norm || optimizer.scales;
   facts.optimizer = optimizer;
   facts.runs = runs_of(graph, outputs);
-  facts.returned.assign(graph.tensors.size(), false);
-  for (TensorId output : outputs) facts.returned[output] = true;
+  facts.lasts.assign(graph.tensors.size(), false);
+  for (TensorId output : outputs) facts.lasts[output] = true;
   facts.differentiable = differentiable_tensors(graph);
   const IdVector<TensorId, bool> tables = tables_of(graph);
   const IdRange<OpId> ops = graph.operators.ids();
@@ -122,6 +122,12 @@ GraphFacts facts_of(const Graph& graph, const std::vector<TensorId>& outputs, Op
       } else {
         facts.backward[op] = true;
       }
+    }
+  }
+  for (const auto& [table, readers] : facts.lookups) {
+    for (OpId op : readers) {
+      facts.lasts[graph.operators[op].tokens()->tensor] = true;
+      facts.lasts[graph.operators[op].primary_output().tensor] = true;
     }
   }
   facts.has_gradient.resize(graph.tensors.size());

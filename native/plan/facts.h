@@ -22,11 +22,13 @@ struct Optimizer {
 
 struct GraphFacts {
   Optimizer optimizer;
-  IdVector<OpId, unsigned> runs;                  // in which runs it takes part
-  IdVector<TensorId, bool> differentiable;        // whether training wants its gradient
-  IdVector<OpId, bool> backward;                  // whether training runs it backward
-  IdVector<TensorId, bool> has_gradient;          // whether some backward launch contributes to one
-  IdVector<TensorId, bool> returned;              // whether prediction returns it
+  IdVector<OpId, unsigned> runs;            // in which runs it takes part
+  IdVector<TensorId, bool> differentiable;  // whether training wants its gradient
+  IdVector<OpId, bool> backward;            // whether training runs it backward
+  IdVector<TensorId, bool> has_gradient;    // whether some backward launch contributes to one
+  // Whether a tensor is needed when all micro-batches are through: prediction returns it, or the
+  // update of a table reads which rows were looked up, or the gradient of what was.
+  IdVector<TensorId, bool> lasts;
   IdVector<TensorId, OpId> owner;                 // of a weight, the first operator that trains it
   IdVector<OpId, TensorId> table;                 // the trained table in which it looks rows up
   std::map<TensorId, std::vector<OpId>> lookups;  // a trained table: who looks rows up in it

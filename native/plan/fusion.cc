@@ -242,6 +242,9 @@ IdVector<LaunchId, int> run_numbers(const Graph& graph, const Plan& plan, unsign
     issued.devices = &launch.devices;
     issued.fusible = !answers(graph, plan.optimizer, launch);
     issued.closing = row.closing;
+    // What ends an iteration is issued once, after the last round.
+    const bool ends = row.closing && !order.empty() && !order.back().closing;
+    if (plan.micro_batches > 1 && ends) issued.apart = static_cast<int>(order.size()) - 1;
     positions[{launch.pass, launch.op}] = static_cast<int>(order.size());
     if (row.follows) issued.follows = positions.at({*row.follows, launch.op});
     issued.uses = field_uses(launch);

@@ -128,6 +128,8 @@ struct Graph {
   // Each tensor has memory of its own, so that it can be read when the iteration is over; else
   // those that are needed for a few launches take turns in it (registers.h).
   bool keeps_tensors = false;
+  // An iteration plays this graph, which is that of one micro-batch, so many times (plan.h).
+  int micro_batches = 1;
   // A device: its node, between which data pass a network. Devices beyond the end are of node 0.
   std::vector<int> node_of;
 
@@ -157,6 +159,10 @@ struct ParallelConfig {
   // weights sent once to each other node (rules.h). OneFlow and others call such an all-reduce
   // hierarchical.
   bool hierarchical = false;
+  // How many micro-batches can be under way at the operator: so many registers its outputs and
+  // their gradients have, which the rounds take in turn (OneFlow, section 4.2). No more than there
+  // are rounds.
+  int buffers = 1;
 };
 
 // How many partial values of its outputs an operator computes, if it is split like that. Task k
@@ -173,6 +179,7 @@ inline int parts_of(const Operator& op, const std::vector<int>& degrees) {
 bool sums_by_shards(const Operator& op, const ParallelConfig& config);
 
 constexpr int kMaxTasks = 1 << 16;  // of one operator
+constexpr int kMaxMicroBatches = 1 << 12;
 
 using Strategy = IdVector<OpId, ParallelConfig>;
 

@@ -167,8 +167,18 @@ void add_weight_gradient(const Graph& graph, const GraphFacts& facts, int i, Ten
     const TensorId output = graph.operators[op].primary_output().tensor;
     if (!facts.has_gradient[output]) continue;
     const TensorId tokens = graph.operators[op].tokens()->tensor;
-    add(uses, R::looked_up_tokens, i, tokens).lookup = op;
-    add(uses, R::looked_up_gradient, i, output).lookup = op;
+    // What every micro-batch looked up. Tokens that are constant are the same in each.
+    const bool constant = graph.tensors[tokens].kind == TensorKind::weight;
+    for (int round = 0; round < graph.micro_batches; ++round) {
+      if (round == 0 || !constant) {
+        Use& named = add(uses, R::looked_up_tokens, i, tokens);
+        named.lookup = op;
+        named.buffer = round;
+      }
+      Use& rows = add(uses, R::looked_up_gradient, i, output);
+      rows.lookup = op;
+      rows.buffer = round;
+    }
   }
 }
 

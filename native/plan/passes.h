@@ -41,7 +41,6 @@ struct LaunchKey {
   OpId op = {};                // none, of a load
   TensorId tensor = {};        // of a load
   Field field = Field::value;  // of a sum: what it combines
-  int round = 0;  // which micro-batch of the iteration it works on; so far there is one
 };
 
 // What a pass has launches of: input tensors, operators, or the iteration, which has one launch.

@@ -22,7 +22,7 @@ struct Place {
   TensorId tensor;  // none, of the iteration's fields
   Field field = Field::value;
   int index = 0;   // which one of several: of a state, which of the optimizer's
-  int buffer = 0;  // which one of those that rounds take in turn; so far, every field has one
+  int buffer = 0;  // which one of those that rounds take in turn
 
   friend bool operator==(const Place& a, const Place& b) { return a.order() == b.order(); }
   friend bool operator!=(const Place& a, const Place& b) { return !(a == b); }

@@ -39,6 +39,7 @@ class PlanBuilder {
               Optimizer optimizer)
       : graph_(graph), strategy_(strategy), facts_(facts_of(graph, outputs, optimizer)) {
     plan_.optimizer = facts_.optimizer;
+    plan_.micro_batches = graph.micro_batches;
   }
 
   // Contributions are known when the last backward launch was placed; readers of a gradient come
@@ -50,8 +51,10 @@ class PlanBuilder {
     plan_.gradients.resize(graph_.tensors.size());
     plan_.values.resize(graph_.tensors.size());
     plan_.nodes.resize(graph_.tensors.size());
+    plan_.buffers.assign(graph_.tensors.size(), 1);
     for (OpId op : graph_.operators.ids()) {
       if (facts_.runs[op] != 0) find_values(op);
+      if (facts_.runs[op] != 0) find_buffers(op);
       if (strategy_[op].hierarchical) find_nodes(op);
     }
     for (const LaunchKey& key : issue_order(graph_, facts_)) {
@@ -87,6 +90,18 @@ class PlanBuilder {
     for (int i : its.outputs()) {
       const Operand& output = its.operands[i];
       plan_.values[output.tensor] = {slots, summed, output.combine};
+    }
+  }
+
+  // How many registers rounds take in turn. An input has those of its first reader.
+  void find_buffers(OpId op) {
+    for (const Operand& o : graph_.operators[op].operands) {
+      const Tensor& tensor = graph_.tensors[o.tensor];
+      const bool decides = tensor.kind == TensorKind::input
+                               ? load_source(graph_, facts_, o.tensor).first_reader == op
+                               : o.role == Role::output && tensor.kind != TensorKind::weight;
+      if (!decides) continue;
+      plan_.buffers[o.tensor] = buffers_of(graph_, facts_, o.tensor, strategy_[op].buffers);
     }
   }
 
@@ -248,6 +263,11 @@ Plan make_plan(const Graph& graph, const Strategy& strategy, const std::vector<T
   return plan;
 }
 
+int buffers_of(const Graph& graph, const GraphFacts& facts, TensorId tensor, int configured) {
+  const bool all = facts.lasts[tensor] || graph.keeps_tensors;
+  return all ? graph.micro_batches : std::min(configured, graph.micro_batches);
+}
+
 Rect zeroed_by(const Plan& plan, const Requirement& r, const Rect& rect) {
   if (r.role == RequirementRole::node_gradient) return rect;
   return rect.in_all_slots(plan.gradients[r.tensor].slots);
@@ -273,7 +293,9 @@ std::int64_t bytes_on_device(const Graph& graph, const Plan& plan, int device) {
   for (const Launch& launch : plan.launches) {
     Rect staged;
     for (const Requirement& r : launch.requirements) {
-      Touched& touched = places[plan.home_of(r)];
+      Place place = plan.home_of(r);
+      place.buffer = 0;
+      Touched& touched = places[place];
       Rect& box = r.privilege == Privilege::read ? touched.read : touched.written;
       const bool zeroed = starts_as_zeros(plan, r);
       for (int k = 0; k < launch.tasks(); ++k) {
@@ -286,10 +308,12 @@ std::int64_t bytes_on_device(const Graph& graph, const Plan& plan, int device) {
       }
     }
     if (staged.empty()) continue;
-    bytes += staged.volume() * bytes_of(*launch.in_role(RequirementRole::loaded));
+    bytes +=
+        staged.volume() * bytes_of(*launch.in_role(RequirementRole::loaded)) * plan.micro_batches;
   }
   for (const auto& [place, touched] : places) {
-    bytes += held_elements(touched.read, touched.written) * bytes_of(place);
+    const int buffers = place.tensor.none() ? 1 : plan.buffers[place.tensor];
+    bytes += held_elements(touched.read, touched.written) * bytes_of(place) * buffers;
   }
   return bytes;
 }

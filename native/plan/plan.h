@@ -25,12 +25,21 @@
 // slots that follow each other; the sums of the nodes are another stack (Field::node_sums), of a
 // slot a node, which the update sums.
 //
+// An iteration of m micro-batches (Graph::micro_batches) issues the launches up to the last
+// backward launch m times, round after round, and those that end the iteration once. What is
+// planned is one round. Its values and gradients have registers (`buffers`), which the rounds take
+// in turn: round j has number j modulo these. A round waits until the register that it writes is
+// free, which is all the back pressure that a pipeline needs (OneFlow, section 4.3). Of weights'
+// gradients, round 0 writes its contributions, and the others add to them; the order of sums stays
+// the plan's. What is needed when all rounds are over has a register for each.
+//
 // The gradient of a table (graph.h) is no stack: its update reads the tokens and the output
 // gradients of the operators that look rows up, so that only rows that were read move.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "plan/launches.h"
@@ -75,13 +84,24 @@ struct Plan {
   IdVector<TensorId, GradientStack> gradients;
   IdVector<TensorId, SummingNodes> nodes;  // of a weight: who sum its gradient first
   std::map<Place, Tenancy> tenancies;      // of what is needed for a few launches: its register
-  std::array<int, kFields> elements{};     // of each field of the iteration
+  int micro_batches = 1;
+  IdVector<TensorId, int>
+      buffers;  // of values and gradients but weights': that rounds take in turn
+  std::array<int, kFields> elements{};  // of each field of the iteration
   Optimizer optimizer;
 
   // In whose memory a place lies: its own, or that of the first tenant of their register.
-  Place home_of(const Place& place) const {
+  Place home_of(Place place) const {
+    const int buffer = std::exchange(place.buffer, 0);
     const auto found = tenancies.find(place);
-    return found == tenancies.end() ? place : found->second.home;
+    Place home = found == tenancies.end() ? place : found->second.home;
+    home.buffer = buffer;
+    return home;
+  }
+  // The place that a launch touches in a round, of what it is planned to touch.
+  Place in_round(Place place, int round) const {
+    if (!place.tensor.none() && place.buffer == 0) place.buffer = round % buffers[place.tensor];
+    return place;
   }
 };
 
@@ -96,6 +116,10 @@ Plan make_plan(const Graph& graph, const Strategy& strategy, const std::vector<T
 // their node.
 bool starts_as_zeros(const Plan& plan, const Requirement& r);
 Rect zeroed_by(const Plan& plan, const Requirement& r, const Rect& rect);
+
+// How many registers rounds take in turn of a tensor, of which the operator with that configuration
+// is the producer; of an input, the first reader.
+int buffers_of(const Graph& graph, const GraphFacts& facts, TensorId tensor, int configured);
 
 // The memory that `device` needs if it has one of its own, in bytes: the instances (rect.h,
 // share_instance) of all that its tasks touch, and the next batch, which is staged while the

@@ -116,8 +116,8 @@ Registers registers_of(const Graph& graph, const GraphFacts& facts) {
   // The places whose life begins with a launch.
   std::vector<std::vector<std::pair<Place, Life>>> born(order.size());
   for (const auto& [place, life] : lives_of(graph, facts, order)) {
-    // What prediction returns is read when all is done.
-    const bool lasts = life.stretch < 0 || !life.trained || facts.returned[place.tensor];
+    // What is read when all is done keeps its memory.
+    const bool lasts = life.stretch < 0 || !life.trained || facts.lasts[place.tensor];
     if (!lasts) born[static_cast<std::size_t>(life.first)].emplace_back(place, life);
   }
   using Class = std::tuple<Field, int, DataType, std::vector<std::int64_t>>;
@@ -152,8 +152,9 @@ void Boxes::add(const Rect& rect, bool writes) {
   box = box.bounding(rect);
 }
 
-TenantKey::TenantKey(int slots, bool uniform) {
+TenantKey::TenantKey(int slots, int buffers, bool uniform) {
   mix(static_cast<std::uint64_t>(slots));
+  mix(static_cast<std::uint64_t>(buffers));
   mix(uniform ? 1 : 0);
 }
 
@@ -190,7 +191,7 @@ std::map<Place, Tenancy> tenancies_of(const Graph& graph, const GraphFacts& fact
     if (place.field == Field::gradient && !plan.gradients[place.tensor].fully_written) continue;
     const bool uniform =
         std::all_of(its.begin(), its.end(), [](const auto& one) { return one.second.uniform; });
-    TenantKey key(slots_of(plan, place), uniform);
+    TenantKey key(slots_of(plan, place), plan.buffers[place.tensor], uniform);
     for (const auto& [device, box] : its) key.add(device, box.read, box.written);
     const int number = registers.at(place);
     const Place home = homes.try_emplace({number, key.value()}, place).first->second;
@@ -241,7 +242,8 @@ void verify_tenancies(const Graph& graph, const Plan& plan) {
       const bool same = std::equal(mine.begin(), mine.end(), its.begin(), its.end(), alike);
       if (apart && same && type_of(graph, a) == type_of(graph, b) &&
           graph.tensors[a.tensor].shape == graph.tensors[b.tensor].shape &&
-          slots_of(plan, a) == slots_of(plan, b)) {
+          slots_of(plan, a) == slots_of(plan, b) &&
+          plan.buffers[a.tensor] == plan.buffers[b.tensor]) {
         continue;
       }
       throw std::logic_error("'" + graph.tensors[a.tensor].name + "' and '" +

@@ -34,11 +34,12 @@ struct Plan;
 using Registers = std::map<Place, int>;
 Registers registers_of(const Graph& graph, const GraphFacts& facts);
 
-// What decides whether two tenants of a register share it: the slots of their stacks, and what each
-// device reads and writes of them, as bounding boxes.
+// What decides whether two tenants of a register share it: the slots of their stacks, how many
+// micro-batches have one (ParallelConfig::buffers), and what each device reads and writes of them,
+// as bounding boxes.
 class TenantKey {
  public:
-  TenantKey(int slots, bool uniform);
+  TenantKey(int slots, int buffers, bool uniform);
 
   // Devices in ascending order, each once.
   void add(int device, const Rect& read, const Rect& written);

@@ -337,7 +337,7 @@ int fl_program_record(fl_program* program, int on, fl_records* out) {
     program->records.clear();
     for (const fl::TaskRecord& r : program->program.records()) {
       program->records.push_back(
-          {r.launch, r.part, r.device, r.thread, r.start, r.end, r.computed});
+          {r.launch, r.part, r.device, r.round, r.thread, r.start, r.end, r.computed});
     }
     *out = {static_cast<std::int64_t>(program->records.size()), program->records.data()};
     program->program.record(on != 0);

@@ -165,7 +165,7 @@ void Executor::await_memory() const {
 
 // Only the arguments differ from call to call. Legion copies the buffer.
 FutureMap Executor::issue(int index, const RunState& state, int data,
-                          const std::vector<std::int64_t>* rows, std::int64_t ticket) {
+                          const std::vector<std::int64_t>* rows, std::int64_t ticket, int round) {
   RuntimeLaunch& launch = launches_[static_cast<std::size_t>(index)];
   launch.issued = true;
   for (const FusedPart& part : launch.parts) {
@@ -176,6 +176,7 @@ FutureMap Executor::issue(int index, const RunState& state, int data,
   arguments.launch = index;
   arguments.data = data;
   arguments.ticket = ticket;
+  arguments.round = round;
   arguments.rows = rows == nullptr ? 0 : static_cast<std::int32_t>(rows->size());
   arguments.run = state;
   const std::size_t row_bytes = static_cast<std::size_t>(arguments.rows) * sizeof(std::int64_t);

@@ -21,7 +21,7 @@ namespace flexlegion {
 
 // When a task ran here.
 struct TaskRecord {
-  std::int32_t launch, part, device;
+  std::int32_t launch, part, device, round;
   std::int32_t thread;      // the system's number of the one that ran it
   std::int64_t start, end;  // ns of now_ns()
   // Of these, ns that its thread had a core; the rest was taken by others. A GPU has no others.
@@ -67,7 +67,8 @@ class Executor {
   // UserMistake if a memory is too small for what `what` needs.
   void seal(const std::string& what);
   Legion::FutureMap issue(int launch, const RunState& state, int data = -1,
-                          const std::vector<std::int64_t>* rows = nullptr, std::int64_t ticket = 0);
+                          const std::vector<std::int64_t>* rows = nullptr, std::int64_t ticket = 0,
+                          int round = 0);
   void wait_quietly();
   void raise_failure();
   bool failed();

@@ -24,6 +24,7 @@ struct TaskArguments {
   std::int32_t executor = 0;
   std::int32_t launch = 0;
   std::int32_t data = -1;  // which host array, for tasks that read one
+  std::int32_t round = 0;  // of the iteration
   std::int32_t rows = 0;
   std::int64_t ticket = 0;  // of the iteration, if it is one that tasks tell of
   RunState run;

@@ -195,7 +195,8 @@ void run_body(Executor& executor, int index, LeafContext& context, int device,
   // Clocks and events are left out of iterations that nobody measures.
   const bool timed = executor.times(launch);
   const std::int64_t computed = timed ? thread_time_ns() : 0;
-  TaskRecord record{index, context.point, device, thread_number(), now_ns(), 0, 0};
+  TaskRecord record{index,           context.point, device, context.arguments->round,
+                    thread_number(), now_ns(),      0,      0};
   add_views(context, regions, places, launch, executor.regions(), given);
   if (context.kind == DeviceKind::cpu) {
     launch.body(context);

@@ -99,14 +99,28 @@ void Program::stage(unsigned runs, const Batch& batch) {
 // for it, the launch is issued all the same, and copies nothing: a trace has to be the same each
 // time.
 void Program::issue_stage(unsigned runs, const Batch& batch) {
-  for (std::size_t i = 0; i < inputs_.size(); ++i) {
-    if (!(inputs_[i].runs & runs)) continue;
+  for (const InputTensor& input : inputs_) {
+    if (!(input.runs & runs)) continue;
     int data = -1;
     for (int candidate : batch.data) {
-      if (data_.at(candidate).tensor == inputs_[i].tensor) data = candidate;
+      if (data_.at(candidate).tensor == input.tensor) data = candidate;
     }
-    issue(inputs_[i].stage, RunState{}, data, &batch.rows);
+    const auto extent = static_cast<std::size_t>(graph_.tensors[input.tensor].shape.front());
+    const std::size_t first = std::min(extent * input.round, batch.rows.size());
+    const std::size_t last = std::min(first + extent, batch.rows.size());
+    const std::vector<std::int64_t> rows(batch.rows.begin() + static_cast<std::ptrdiff_t>(first),
+                                         batch.rows.begin() + static_cast<std::ptrdiff_t>(last));
+    issue(input.stage, RunState{}, data, &rows);
   }
+}
+
+// What tasks of a round are told of it: which samples of the batch are theirs.
+RunState Program::in_round(RunState run, int round) const {
+  if (plan_.micro_batches == 1 || inputs_.empty()) return run;
+  const std::int64_t samples = graph_.tensors[inputs_.front().tensor].shape.front();
+  run.first_sample = samples * round;
+  run.valid_samples = std::clamp<std::int64_t>(run.valid_samples - run.first_sample, 0, samples);
+  return run;
 }
 
 // First everything that can be refused, then the trace: an open trace cannot be left.
@@ -143,11 +157,21 @@ std::int64_t Program::step(unsigned runs, const RunState& state,
   // 0: nothing will be told, and nobody asks.
   const std::int64_t ticket = schedule.answers ? log_.open(schedule.telling) : 0;
   runtime->begin_trace(ctx, schedule.trace);
-  for (const InputTensor& input : inputs_) {
-    if (input.runs & runs) issue(input.feed, run, -1, nullptr, ticket);
+  // A batch is fed when its round comes; the staging tensors are free for the next one after that.
+  int fed = -1;
+  const auto feed = [&](int round) {
+    for (const InputTensor& input : inputs_) {
+      if (input.runs & runs && input.round == round) {
+        issue(input.feed, run, -1, nullptr, ticket, round);
+      }
+    }
+    fed = round;
+    if (round == plan_.micro_batches - 1) issue_stage(runs, next);
+  };
+  for (const auto& [launch, round] : schedule.launches) {
+    while (fed < round) feed(fed + 1);
+    issue(launch, in_round(run, round), -1, &shares, ticket, round);
   }
-  issue_stage(runs, next);
-  for (int launch : schedule.launches) issue(launch, run, -1, &shares, ticket);
   runtime->end_trace(ctx, schedule.trace);
   return ticket;
 }
@@ -263,26 +287,42 @@ void Program::read(Place place, void* host) {
                                 " is not kept, as other tensors have its memory after it; a "
                                 "Granularity with keep_tensors keeps all of them");
   }
+  // Of what each micro-batch has its own, all of them, one after the other.
+  const int buffers = plan_.buffers[place.tensor];
+  if (buffers < plan_.micro_batches && what.kind != TensorKind::weight) {
+    throw std::invalid_argument("tensor '" + what.name + "': its " + name_of(place.field) +
+                                " is not kept, as one micro-batch has its memory after the other; "
+                                "a Granularity with keep_tensors keeps all of them");
+  }
+  const Rect whole = Rect::of_shape(what.shape);
+  // What is stored narrow is read as floats.
+  const DataType type = what.type == DataType::int32 ? DataType::int32 : DataType::float32;
+  char* to = static_cast<char*>(host);
+  for (place.buffer = 0; place.buffer < buffers; ++place.buffer) {
+    read_buffer(place, dense_view(to, whole, whole.hi, type));
+    to += whole.volume() * element_bytes(type);
+  }
+  raise_failure();
+}
+
+void Program::read_buffer(const Place& place, const TensorView& to) {
   const auto [region, field_id] = region_of(place);
   // Legion ends the process at a read of what nothing wrote.
   if (region < 0 || !written(region, field_id)) {
-    throw std::invalid_argument("tensor '" + what.name + "': nothing has computed that yet");
+    throw std::invalid_argument("tensor '" + graph_.tensors[place.tensor].name +
+                                "': nothing has computed that yet");
   }
   const MappedTensor mapped(regions_, region, field_id);
   // The mapping has waited for whatever writes the tensor.
   const TensorView& view = mapped.view();
-  const Rect whole = Rect::of_shape(what.shape);
-  // What is stored narrow is read as floats.
-  const DataType type = what.type == DataType::int32 ? DataType::int32 : DataType::float32;
-  const TensorView to = dense_view(host, whole, whole.hi, type);
-  if (field == Field::gradient || field == Field::partial) {
+  if (place.field == Field::gradient || place.field == Field::partial) {
     const DeviceFunctions& host_functions = *device_functions(DeviceKind::cpu);
-    const Combine way = field == Field::partial ? values.combine : Combine::sum;
+    const Combine way =
+        place.field == Field::partial ? plan_.values[place.tensor].combine : Combine::sum;
     combine(view, merge_of(way, host_functions), to, host_functions);
   } else {
     copy_view(to, view);
   }
-  raise_failure();
 }
 
 void Program::read_of_iteration(Field field, void* host) {
@@ -314,26 +354,29 @@ bool Program::written(int region, FieldID field) const {
 std::vector<TaskRecord> Program::records() {
   std::vector<int> numbers(launches_.size(), FL_OTHER);
   for (const InputTensor& input : inputs_) numbers[input.stage] = FL_STAGED;
-  for (LaunchId l : planned_.ids()) numbers[planned_[l]] = l.value;
+  for (LaunchId l : planned_.ids()) {
+    for (int launch : planned_[l]) numbers[static_cast<std::size_t>(launch)] = l.value;
+  }
   std::vector<TaskRecord> records = noted();
   for (TaskRecord& record : records) record.launch = numbers[record.launch];
   return records;
 }
 
-// A fused launch's place is that of all its parts.
+// A fused launch's place is that of all its parts; of several rounds, the first one's are told.
 std::vector<std::int32_t> Program::issued(unsigned runs) const {
   std::map<int, std::int32_t> places;  // of our launches
-  const std::vector<int>& schedule = schedules_.at(runs).launches;
+  const std::vector<Issued>& schedule = schedules_.at(runs).launches;
   for (std::size_t i = 0; i < schedule.size(); ++i) {
+    if (schedule[i].round > 0) continue;
     const auto place = static_cast<std::int32_t>(i);
-    places[schedule[i]] = place;
-    for (const FusedPart& part : launches_[static_cast<std::size_t>(schedule[i])].parts) {
+    places[schedule[i].launch] = place;
+    for (const FusedPart& part : launches_[static_cast<std::size_t>(schedule[i].launch)].parts) {
       places[part.launch] = place;
     }
   }
   std::vector<std::int32_t> numbers;
-  for (int launch : planned_) {
-    const auto found = places.find(launch);
+  for (const std::vector<int>& rounds : planned_) {
+    const auto found = places.find(rounds.front());
     numbers.push_back(found == places.end() ? -1 : found->second);
   }
   return numbers;

@@ -94,28 +94,32 @@ class Program : public Executor {
     std::int64_t rows;
     TensorId tensor;
   };
-  struct InputTensor {
+  struct InputTensor {  // of one micro-batch
     TensorId tensor;
+    int round = 0;
     int stage = 0, feed = 0;  // launches
     unsigned runs = 0;
   };
+
+  struct Schedule;
 
   // Building, in this order.
   void build();
   void create_regions();
   void add_planned(LaunchId id);
-  void add_load(const Launch& planned);
-  void add_answer(LaunchId planned, RuntimeLaunch& launch);
-  void add_loss_answer(LaunchId planned, int number, RuntimeLaunch& loss);
-  void add_overflow_answer(LaunchId planned, RuntimeLaunch& clip);
-  void answer_on_host(LaunchId planned, const std::vector<int>& devices,
-                      LaunchRequirement requirement, Body body);
+  int add_round(LaunchId id, Launch planned, int round);
+  void add_load(const Launch& planned, int round);
+  void add_answer(const Launch& planned, RuntimeLaunch& launch);
+  void add_loss_answer(int number, RuntimeLaunch& loss);
+  void add_overflow_answer(const Launch& planned, RuntimeLaunch& clip);
+  void answer_on_host(const std::vector<int>& devices, LaunchRequirement requirement, Body body);
+  void add_order(unsigned runs, int round, bool closing, Schedule& schedule);
   int tasks_here(const RuntimeLaunch& launch) const;
   void add_zeroing();
   void add_store(const Place& place);
   void add_save(const Place& place);
   void add_schedule(unsigned runs);
-  LaunchRequirement runtime_requirement(const Requirement& planned) const;
+  LaunchRequirement runtime_requirement(const Requirement& planned, int round) const;
   int states_of(TensorId tensor) const;  // optimizer states
   std::pair<int, Legion::FieldID> region_of(const Place& place) const;
   int first_user(TensorId tensor) const;
@@ -124,7 +128,9 @@ class Program : public Executor {
   Place exact(const Place& place) const;
   void store(const Place& place, int data);
 
+  void read_buffer(const Place& place, const TensorView& to);
   void read_of_iteration(Field field, void* host);
+  RunState in_round(RunState run, int round) const;
   bool written(int region, Legion::FieldID field) const;
   void check_batch(const Batch& batch);
   void issue_stage(unsigned runs, const Batch& batch);
@@ -135,16 +141,15 @@ class Program : public Executor {
   const std::string optimizer_;
   const Attributes hyperparameters_;
   const std::uint64_t seed_;
-  const double clip_norm_;  // 0: gradients are not clipped
-  IdVector<TensorId, int> value_region_, partial_region_, gradient_region_,
-      node_sums_region_;                 // -1: none
-  std::map<Place, int> region_of_home_;  // whose tenants share it (Plan::tenancies)
-  std::vector<int> iteration_region_;    // of each field of the iteration; -1: none
-  int losses_ = 0;                       // operators of the graph
+  const double clip_norm_;                  // 0: gradients are not clipped
+  std::map<Place, int> regions_of_places_;  // of homes (Plan::home_of), and of their buffers
+  int losses_ = 0;                          // operators of the graph
   std::vector<InputTensor> inputs_;
-  IdVector<LaunchId, int> planned_;  // a launch of the plan: its index in launches_
-  std::vector<int> zeroing_;         // launches that run once
-  std::map<LaunchId, int> answers_;  // of what GPUs have to tell: the launch that reads it
+  // A launch of the plan: its indices in launches_, by round. Those that end an iteration have one.
+  IdVector<LaunchId, std::vector<int>> planned_;
+  std::map<std::pair<LaunchId, std::vector<int>>, int> variants_;  // of rounds, by their buffers
+  std::vector<int> zeroing_;                                       // launches that run once
+  std::map<int, int> answers_;  // of a launch on GPUs that has to tell: the one that reads it
   std::map<OpId, OperatorKernels> kernels_;
   std::map<std::pair<int, Legion::FieldID>, int> stores_;  // (region, field) -> store launch
   std::map<std::pair<int, Legion::FieldID>, int> saves_;   // (region, field) -> save launch
@@ -154,8 +159,11 @@ class Program : public Executor {
   std::map<int, Data> data_;
   int next_data_ = 0;
   // What a kind of run issues, after its batch was fed.
+  struct Issued {
+    int launch, round;
+  };
   struct Schedule {
-    std::vector<int> launches;
+    std::vector<Issued> launches;
     bool answers = false;  // with losses
     int telling = 0;       // tasks of this rank that tell the log of an iteration
     Legion::TraceID trace = 0;

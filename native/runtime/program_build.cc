@@ -75,21 +75,36 @@ void Program::build() {
   seal("the plan");
 }
 
-// Consecutive launches become one where nothing is lost by it (fusion.h).
+// Round after round what each micro-batch needs, then what ends the iteration.
 void Program::add_schedule(unsigned runs) {
   Schedule& schedule = schedules_[runs];
   schedule.trace = MachineState::get().next_trace_id();
+  for (int round = 0; round < plan_.micro_batches; ++round) {
+    add_order(runs, round, /*closing=*/false, schedule);
+  }
+  add_order(runs, 0, /*closing=*/true, schedule);
+  for (const InputTensor& input : inputs_) {
+    if (!(input.runs & runs)) continue;
+    schedule.telling += tasks_here(launches_[static_cast<std::size_t>(input.feed)]);
+  }
+}
+
+// The launches of one round, or those that end an iteration. Consecutive ones become one where
+// nothing is lost by it (fusion.h).
+void Program::add_order(unsigned runs, int round, bool closing, Schedule& schedule) {
   const IdVector<LaunchId, int> numbers =
       run_numbers(graph_, plan_, runs, memories(), graph_.fused_launches);
   std::vector<std::vector<int>> order;  // runs
   int last = -1;
   for (LaunchId id : planned_.ids()) {
-    if (numbers[id] < 0) continue;
+    const PassRow& row = row_of(plan_.launches[id].pass);
+    if (numbers[id] < 0 || row.closing != closing) continue;
     // Launches of one run have one number, and follow each other.
     if (numbers[id] != last) order.emplace_back();
     last = numbers[id];
-    order.back().push_back(planned_[id]);
-    const auto answer = answers_.find(id);
+    const int launch = planned_[id][static_cast<std::size_t>(round)];
+    order.back().push_back(launch);
+    const auto answer = answers_.find(launch);
     // A task on the host that tells what a GPU found; it follows its launch, and fuses with
     // nothing.
     if (answer != answers_.end()) order.push_back({answer->second});
@@ -98,22 +113,21 @@ void Program::add_schedule(unsigned runs) {
     schedule.answers = true;
     schedule.telling += tasks_here(teller);
   }
-  for (const InputTensor& input : inputs_) {
-    if (!(input.runs & runs)) continue;
-    schedule.telling += tasks_here(launches_[static_cast<std::size_t>(input.feed)]);
-  }
   for (const std::vector<int>& run : order) {
     int launch = run.front();
     if (run.size() > 1) {
-      // Kinds of runs may have the same run of launches in common, and share its fused launch.
+      // Rounds and kinds of runs may have the same run of launches in common, and share its fused
+      // launch.
       const auto [known, fresh] = fused_.try_emplace(run, 0);
       if (fresh) known->second = add_launch(fused(launches_, run));
       launch = known->second;
     }
-    schedule.launches.push_back(launch);
+    schedule.launches.push_back({launch, round});
   }
 }
 
+// One for the value of each tensor, and for each stack that the plan has; of what rounds take in
+// turn, one for each buffer. Tensors that take turns in a register share those of the first.
 void Program::create_regions() {
   for (TensorId t : graph_.tensors.ids()) {
     const Tensor& tensor = graph_.tensors[t];
@@ -121,37 +135,36 @@ void Program::create_regions() {
     const Content content = weight                             ? Content::weights
                             : tensor.kind == TensorKind::input ? Content::batches
                                                                : Content::activations;
-    // Tensors that take turns in a register share the region of the first of them.
     const auto add = [&](Field field, const std::vector<std::int64_t>& shape, Content of,
                          DataType type, int states) {
-      const Place place{t, field};
-      const Place home = plan_.home_of(place);
-      const auto [found, fresh] = region_of_home_.try_emplace(home, -1);
-      if (fresh) found->second = regions_.add(shape, of, type, states);
-      return found->second;
+      for (int buffer = 0; buffer < plan_.buffers[t]; ++buffer) {
+        const auto [found, fresh] =
+            regions_of_places_.try_emplace(plan_.home_of({t, field, 0, buffer}), -1);
+        if (fresh) found->second = regions_.add(shape, of, type, states);
+      }
     };
-    value_region_.push_back(add(Field::value, tensor.shape, content, tensor.type, states_of(t)));
     // The slot is a first dimension. A task's slot is a rectangle like any other.
     const auto add_stack = [&](Field field, int slots, Content of, DataType type) {
       std::vector<std::int64_t> stacked = {slots};
       stacked.insert(stacked.end(), tensor.shape.begin(), tensor.shape.end());
-      return add(field, stacked, of, type, 0);
+      add(field, stacked, of, type, 0);
     };
-    const int nodes = plan_.nodes[t].count();
-    node_sums_region_.push_back(nodes == 0 ? -1
-                                           : add_stack(Field::node_sums, nodes, Content::gradients,
-                                                       tensor.gradient_type()));
-    const int values = plan_.values[t].slots, gradients = plan_.gradients[t].slots;
-    partial_region_.push_back(
-        values > 1 ? add_stack(Field::partial, values, Content::activations, tensor.type) : -1);
-    gradient_region_.push_back(gradients == 0
-                                   ? -1
-                                   : add_stack(Field::gradient, gradients,
-                                               weight ? Content::gradients : Content::activations,
-                                               tensor.gradient_type()));
+    add(Field::value, tensor.shape, content, tensor.type, states_of(t));
+    const int nodes = plan_.nodes[t].count(), gradients = plan_.gradients[t].slots;
+    const int values = plan_.values[t].slots;
+    if (nodes > 0) {
+      add_stack(Field::node_sums, nodes, Content::gradients, tensor.gradient_type());
+    }
+    if (values > 1) add_stack(Field::partial, values, Content::activations, tensor.type);
+    if (gradients == 0) continue;
+    add_stack(Field::gradient, gradients, weight ? Content::gradients : Content::activations,
+              tensor.gradient_type());
   }
-  for (int elements : plan_.elements) {
-    iteration_region_.push_back(elements == 0 ? -1 : regions_.add({elements}));
+  for (int f = 0; f < kFields; ++f) {
+    const int elements = plan_.elements[static_cast<std::size_t>(f)];
+    if (elements > 0) {
+      regions_of_places_[{{}, static_cast<Field>(f)}] = regions_.add({elements});
+    }
   }
 }
 
@@ -165,21 +178,14 @@ int Program::states_of(TensorId tensor) const {
 // Which region and field a place of the plan is. A weight's states are fields of its value's
 // region: they have its index space and its partitions.
 std::pair<int, FieldID> Program::region_of(const Place& place) const {
-  const TensorId t = place.tensor;
-  switch (place.field) {
-    case Field::value:
-      return {value_region_[t], kValueField};
-    case Field::partial:
-      return {partial_region_[t], kValueField};
-    case Field::gradient:
-      return {gradient_region_[t], kValueField};
-    case Field::node_sums:
-      return {node_sums_region_[t], kValueField};
-    case Field::state:
-      return {value_region_[t], kValueField + 1 + static_cast<FieldID>(place.index)};
-    default:
-      return {iteration_region_[static_cast<std::size_t>(place.field)], kValueField};
+  Place home = plan_.home_of(place);
+  FieldID field = kValueField;
+  if (place.field == Field::state) {
+    home = {place.tensor};
+    field += 1 + static_cast<FieldID>(place.index);
   }
+  const auto found = regions_of_places_.find(home);
+  return {found == regions_of_places_.end() ? -1 : found->second, field};
 }
 
 int Program::node_of(Memory memory) const {
@@ -193,10 +199,11 @@ int Program::node_of(Memory memory) const {
 }
 
 // The plan's requirement in Legion's terms. Rectangles stay as they are.
-LaunchRequirement Program::runtime_requirement(const Requirement& planned) const {
-  const auto [region, field] = region_of(planned);
+LaunchRequirement Program::runtime_requirement(const Requirement& planned, int round) const {
+  const Place place = plan_.in_round(planned, round);
+  const auto [region, field] = region_of(place);
   LaunchRequirement r;
-  r.place = plan_.home_of(planned);
+  r.place = plan_.home_of(place);
   r.region = region;
   r.field = field;
   r.privilege = legion_privilege(planned.privilege);
@@ -204,34 +211,61 @@ LaunchRequirement Program::runtime_requirement(const Requirement& planned) const
   return r;
 }
 
-// A load becomes two launches; every other launch of the plan becomes one.
+// A load becomes two launches; every other launch of the plan becomes one, in each round.
 void Program::add_planned(LaunchId id) {
   const Launch& planned = plan_.launches[id];
-  if (row_of(planned.pass).ahead) {
-    add_load(planned);
+  const PassRow& row = row_of(planned.pass);
+  planned_.emplace_back();
+  if (row.ahead) {
+    for (int round = 0; round < plan_.micro_batches; ++round) add_load(planned, round);
     return;
   }
+  const int rounds = row.closing ? 1 : plan_.micro_batches;
+  for (int round = 0; round < rounds; ++round) {
+    planned_.back().push_back(add_round(id, planned, round));
+  }
+}
+
+// Rounds that use the same buffers share a launch. After the first round, what is contributed to a
+// weight's gradient adds to what earlier rounds have.
+int Program::add_round(LaunchId id, Launch planned, int round) {
+  std::vector<int> variant;
+  for (Requirement& r : planned.requirements) {
+    const Place place = plan_.in_round(r, round);
+    const bool weight = !r.tensor.none() && graph_.tensors[r.tensor].kind == TensorKind::weight;
+    const bool adds = round > 0 && weight && r.role == RequirementRole::contribution;
+    if (adds) {
+      r.privilege = Privilege::read_write;
+      r.adds.assign(r.rects.size(), true);
+    }
+    variant.push_back(2 * place.buffer + (adds ? 1 : 0));
+  }
+  const auto [known, fresh] = variants_.try_emplace({id, variant}, 0);
+  if (!fresh) return known->second;
   RuntimeLaunch launch;
   launch.task = MachineState::get().task_id(task_name(graph_, planned, optimizer_));
   launch.devices = planned.devices;
   for (const Requirement& r : planned.requirements) {
-    launch.requirements.push_back(runtime_requirement(r));
+    launch.requirements.push_back(runtime_requirement(r, round));
   }
   LaunchBody its = body_of(
       {graph_, plan_, planned, optimizer_, hyperparameters_, clip_norm_, kernels_[planned.op]});
   launch.body = std::move(its.body);
   launch.recordable = its.recordable;
-  if (answers(graph_, plan_.optimizer, planned)) add_answer(id, launch);
-  planned_.push_back(add_launch(std::move(launch)));
+  const auto answering = static_cast<int>(launches_.size());
+  if (answers(graph_, plan_.optimizer, planned)) add_answer(planned, launch);
+  known->second = add_launch(std::move(launch));
+  // The launch that reads the answer was made first; it is found by the one that it answers for.
+  if (known->second != answering) answers_[known->second] = answering;
+  return known->second;
 }
 
 // What a launch has to tell the host: losses, or whether gradients have overflown.
-void Program::add_answer(LaunchId planned, RuntimeLaunch& launch) {
+void Program::add_answer(const Launch& planned, RuntimeLaunch& launch) {
   launch.answers = true;
-  const OpId op = plan_.launches[planned].op;
-  const int loss = op.none() ? -1 : loss_number(graph_, op);
+  const int loss = planned.op.none() ? -1 : loss_number(graph_, planned.op);
   if (loss >= 0) {
-    add_loss_answer(planned, loss, launch);
+    add_loss_answer(loss, launch);
   } else {
     add_overflow_answer(planned, launch);
   }
@@ -239,9 +273,11 @@ void Program::add_answer(LaunchId planned, RuntimeLaunch& launch) {
 
 // The tasks of a loss tell the log what they found. A GPU's returns before that is known: it leaves
 // it in a region, and a task of the host, which needs that region, tells it.
-void Program::add_loss_answer(LaunchId planned, int number, RuntimeLaunch& loss) {
-  const auto tell = [this, number](const LeafContext& context) {
-    log_.answer(context.arguments->ticket, {number, context.point, context.metrics});
+void Program::add_loss_answer(int number, RuntimeLaunch& loss) {
+  const auto tasks = static_cast<std::int64_t>(loss.devices.size());
+  const auto tell = [this, number, tasks](const LeafContext& context) {
+    const auto task = context.arguments->round * static_cast<std::int32_t>(tasks) + context.point;
+    log_.answer(context.arguments->ticket, {number, task, context.metrics});
   };
   if (!on_gpus(loss)) {
     loss.body = [tell, compute = std::move(loss.body)](LeafContext& context) {
@@ -250,7 +286,6 @@ void Program::add_loss_answer(LaunchId planned, int number, RuntimeLaunch& loss)
     };
     return;
   }
-  const auto tasks = static_cast<std::int64_t>(loss.devices.size());
   constexpr auto kElements = static_cast<std::int64_t>(sizeof(Metrics) / sizeof(float));
   LaunchRequirement r;
   r.region = regions_.add({tasks, kElements});
@@ -262,7 +297,7 @@ void Program::add_loss_answer(LaunchId planned, int number, RuntimeLaunch& loss)
     row.hi[0] = k + 1;
     r.rects.push_back(row);
   }
-  answer_on_host(planned, loss.devices, r, [tell](LeafContext& context) {
+  answer_on_host(loss.devices, r, [tell](LeafContext& context) {
     std::memcpy(&context.metrics, context.views[0].data, sizeof(Metrics));
     tell(context);
   });
@@ -271,20 +306,20 @@ void Program::add_loss_answer(LaunchId planned, int number, RuntimeLaunch& loss)
 
 // The task that finds the norm of all gradients tells the log whether it is finite, as a part of
 // the first loss's answers.
-void Program::add_overflow_answer(LaunchId planned, RuntimeLaunch& clip) {
+void Program::add_overflow_answer(const Launch& planned, RuntimeLaunch& clip) {
   const auto tell = [this](const LeafContext& context, const TensorView& norm) {
     Metrics metrics;
     metrics.overflows = std::isfinite(*norm.f32()) ? 0 : 1;
     constexpr int kNoTask = -1;  // of a loss
     log_.answer(context.arguments->ticket, {0, kNoTask, metrics});
   };
-  const auto& requirements = plan_.launches[planned].requirements;
+  const auto& requirements = planned.requirements;
   const auto total =
       std::find_if(requirements.begin(), requirements.end(),
                    [](const Requirement& r) { return r.role == RequirementRole::total_norm; });
   const auto place = static_cast<std::size_t>(total - requirements.begin());
   if (on_gpus(clip)) {
-    answer_on_host(planned, clip.devices, clip.requirements[place],
+    answer_on_host(clip.devices, clip.requirements[place],
                    [tell](LeafContext& context) { tell(context, context.views[0]); });
     return;
   }
@@ -294,8 +329,8 @@ void Program::add_overflow_answer(LaunchId planned, RuntimeLaunch& clip) {
   };
 }
 
-void Program::answer_on_host(LaunchId planned, const std::vector<int>& devices,
-                             LaunchRequirement requirement, Body body) {
+void Program::answer_on_host(const std::vector<int>& devices, LaunchRequirement requirement,
+                             Body body) {
   RuntimeLaunch answer;
   answer.task = MachineState::get().task_id(kAnswerTask);
   answer.devices = devices;
@@ -304,7 +339,7 @@ void Program::answer_on_host(LaunchId planned, const std::vector<int>& devices,
   requirement.privilege = LEGION_READ_ONLY;
   answer.requirements = {std::move(requirement)};
   answer.body = std::move(body);
-  answers_[planned] = add_launch(std::move(answer));
+  add_launch(std::move(answer));
 }
 
 // A rank's log hears its own tasks alone, so it waits for as many answers.
@@ -317,13 +352,14 @@ int Program::tasks_here(const RuntimeLaunch& launch) const {
 }
 
 // A batch takes two steps: host array -> staging tensor, while the iteration before still computes;
-// staging tensor -> input tensor, as the first thing of its own iteration. So an iteration is
-// always the same trace.
-void Program::add_load(const Launch& planned) {
+// staging tensor -> input tensor, as the first thing of its own iteration, or round. So an
+// iteration is always the same trace. Each round has a staging tensor of its own.
+void Program::add_load(const Launch& planned, int round) {
   const Requirement& into = *planned.in_role(RequirementRole::loaded);
   const Tensor& tensor = graph_.tensors[into.tensor];
   InputTensor input;
   input.tensor = into.tensor;
+  input.round = round;
   input.runs = planned.runs;
   LaunchRequirement staging;
   staging.region = regions_.add(tensor.shape, Content::batches, tensor.type);
@@ -348,13 +384,13 @@ void Program::add_load(const Launch& planned) {
   RuntimeLaunch feed;
   feed.task = MachineState::get().task_id(kFeedTask);
   feed.devices = planned.devices;
-  feed.requirements = {runtime_requirement(into), staging};
+  feed.requirements = {runtime_requirement(into, round), staging};
   feed.body = [this](LeafContext& context) {
     feed_body(context);
     if (context.arguments->ticket > 0) log_.done(context.arguments->ticket);
   };
   input.feed = add_launch(std::move(feed));
-  planned_.push_back(input.feed);
+  planned_.back().push_back(input.feed);
   inputs_.push_back(input);
 }
 
@@ -463,13 +499,15 @@ void Program::add_zeroing() {
     for (const Requirement& r : planned.requirements) {
       const bool sums = starts_as_zeros(plan_, r);
       if (r.field == Field::gradient && r.privilege == Privilege::read) read[r.tensor] = true;
-      if (r.field != Field::state && !sums) continue;
-      const auto [region, field] = region_of(r);
+      if ((r.field != Field::state && !sums) || r.buffer > 0) continue;
       std::vector<Rect> rects = r.rects;
       if (sums) {
         for (Rect& rect : rects) rect = zeroed_by(plan_, r, rect);
       }
-      add(region, field, planned.devices, std::move(rects));
+      for (int buffer = 0; buffer < plan_.buffers[r.tensor]; ++buffer) {
+        const auto [region, field] = region_of({r.tensor, r.field, r.index, buffer});
+        add(region, field, planned.devices, rects);
+      }
     }
   }
   // The gradient of an input has no reader but the host.
@@ -477,7 +515,10 @@ void Program::add_zeroing() {
     const GradientStack& stack = plan_.gradients[t];
     if (stack.slots == 0 || stack.fully_written || read[t]) continue;
     const Rect whole = Rect::of_shape(graph_.tensors[t].shape).in_slots(0, stack.slots);
-    add(gradient_region_[t], kValueField, {first_user(t)}, {whole});
+    for (int buffer = 0; buffer < plan_.buffers[t]; ++buffer) {
+      const int region = region_of({t, Field::gradient, 0, buffer}).first;
+      add(region, kValueField, {first_user(t)}, {whole});
+    }
   }
 }
 

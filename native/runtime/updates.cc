@@ -33,11 +33,12 @@ struct UpdatedWeight {
   std::ptrdiff_t gradient = -1;  // of a table: none
   std::vector<std::size_t> states;
   struct Lookup {
-    std::size_t tokens = 0, rows = 0;
+    std::ptrdiff_t tokens = -1;
+    std::size_t rows = 0;
     std::int64_t padding = kNoPadding;
   };
-  std::map<OpId, Lookup> lookups;  // by the operator that looked rows up
-  std::vector<Rect> shards;        // of a table: each task's
+  std::map<std::pair<OpId, int>, Lookup> lookups;  // by the operator that looked rows up, by round
+  std::vector<Rect> shards;                        // of a table: each task's
 };
 
 // The weights of an update launch, or of the norm launch that has the same tasks.
@@ -53,11 +54,11 @@ std::vector<UpdatedWeight> updated_weights(const Graph& graph, const Launch& pla
         weight.gradient = static_cast<std::ptrdiff_t>(i);
         break;
       case RequirementRole::looked_up_tokens:
-        weight.lookups[r.lookup].tokens = i;
+        weight.lookups[{r.lookup, r.buffer}].tokens = static_cast<std::ptrdiff_t>(i);
         break;
       case RequirementRole::looked_up_gradient:
-        weight.lookups[r.lookup].rows = i;
-        weight.lookups[r.lookup].padding =
+        weight.lookups[{r.lookup, r.buffer}].rows = i;
+        weight.lookups[{r.lookup, r.buffer}].padding =
             Attributes(graph.operators[r.lookup].attributes).integer("padding", kNoPadding);
         break;
       case RequirementRole::optimizer_state:
@@ -73,7 +74,13 @@ std::vector<UpdatedWeight> updated_weights(const Graph& graph, const Launch& pla
     if (r.role == RequirementRole::updated) weights[r.operand].shards = r.rects;
   }
   std::vector<UpdatedWeight> result;
-  for (auto& [operand, weight] : weights) result.push_back(std::move(weight));
+  for (auto& [operand, weight] : weights) {
+    // Of constant tokens, all rounds have the first one's.
+    for (auto& [of, lookup] : weight.lookups) {
+      if (lookup.tokens < 0) lookup.tokens = weight.lookups.at({of.first, 0}).tokens;
+    }
+    result.push_back(std::move(weight));
+  }
   return result;
 }
 
@@ -106,12 +113,13 @@ WeightGradient gradient_in(const LeafContext& context, const UpdatedWeight& weig
   gradient.of_table = true;
   const Rect& shard = weight.shards[static_cast<std::size_t>(context.point)];
   gradient.rows = {shard.lo[0], shard.hi[0], kAnyRow};
-  for (const auto& [op, lookup] : weight.lookups) {
+  for (const auto& [of, lookup] : weight.lookups) {
     // A look-up of a task that has no samples.
-    if (views[lookup.tokens].tile.empty()) continue;
+    const TensorView& tokens = views[static_cast<std::size_t>(lookup.tokens)];
+    if (tokens.tile.empty()) continue;
     const int slot = kLookedUpSlot + static_cast<int>(lookup.rows);
     gradient.lookups.push_back(
-        {views[lookup.tokens], summed(views[lookup.rows], slot, *context.device), lookup.padding});
+        {tokens, summed(views[lookup.rows], slot, *context.device), lookup.padding});
   }
   return gradient;
 }

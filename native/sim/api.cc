@@ -246,7 +246,9 @@ fl::PartialStrategy fl::configs_of(const fl::Problem& problem, const fl_strategy
     const bool shares = problem.split(op, entry->second).can_sum_by_shards;
     const fl::Sums sums = shares ? config.sums : fl::Sums::readers;
     const bool hierarchical = config.hierarchical && fl::can_be_hierarchical(problem, op);
-    configs.emplace_back(op, fl::PricedConfig{entry->second, sums, config.devices, hierarchical});
+    const int buffers = std::min(config.buffers, problem.graph.micro_batches);
+    configs.emplace_back(
+        op, fl::PricedConfig{entry->second, sums, config.devices, hierarchical, buffers});
   }
   return configs;
 }
@@ -265,7 +267,7 @@ fl::StrategyArrays fl::arrays_of(const fl::Problem& problem, const PricedStrateg
   for (OpId op : strategy.ids()) {
     const PricedConfig& config = strategy[op];
     configs.push_back({problem.split(op, config.split).degrees, config.devices, config.sums,
-                       config.hierarchical && can_be_hierarchical(problem, op)});
+                       config.hierarchical && can_be_hierarchical(problem, op), config.buffers});
   }
   return StrategyArrays(std::move(configs));
 }
@@ -402,68 +404,58 @@ int fl_simulator_decide(fl_simulator* simulator, int accept) {
   });
 }
 
+namespace {
+
+// The tasks of a round: those of launches, then hops. What a round does not have, has no times.
+void add_round(const fl::TaskGraph& graph, const fl::Timeline& line, int round,
+               std::vector<fl_task>& tasks) {
+  const int devices = graph.problem().machine.devices();
+  const int first = round * (line.tasks / line.rounds);
+  const auto is_there = [&](int t) { return line.rounds == 1 || line.end_time[t] > 0; };
+  for (std::size_t l = 0; l < graph.blocks().size(); ++l) {
+    const fl::LaunchKey& key = graph.launches()[l];
+    const fl::Block& block = graph.blocks()[l];
+    for (int k = 0; k < static_cast<int>(block.device.size()); ++k) {
+      const int t = first + line.first_task[l] + k;
+      if (!is_there(t)) continue;
+      const std::int64_t runtime = line.runtime_time.empty() ? 0 : line.runtime_time[t];
+      // The fields of fl_task in their order. A task of a launch is no transfer: flow, memories and
+      // hop are -1, bytes are 0.
+      tasks.push_back({block.device[k], static_cast<int32_t>(key.pass), fl::number_of(key), k, -1,
+                       -1, -1, -1, -1, round, 0, block.exe_time[k], line.ready_time[t],
+                       line.start_time[t], line.end_time[t],
+                       line.end_time[t] - line.start_time[t] - block.exe_time[k] - runtime,
+                       runtime});
+    }
+  }
+  for (std::size_t f = 0; f < graph.flows().size(); ++f) {
+    const fl::Flow& flow = *graph.flows()[f];
+    const fl::FlowId& flow_id = graph.flow_ids()[f];
+    for (int h = 0; h < static_cast<int>(flow.hops.size()); ++h) {
+      const int t = first + line.first_hop[f] + h;
+      if (!is_there(t)) continue;
+      const fl::Hop& hop = flow.hops[h];
+      const fl::Transfer& transfer = flow.transfers[hop.transfer];
+      const fl::TaskRef writer = graph.writer_of(static_cast<int>(f), transfer.writer);
+      const fl::LaunchKey& key = graph.launches()[writer.party];
+      tasks.push_back({devices + hop.link, static_cast<int32_t>(key.pass), fl::number_of(key),
+                       writer.part, static_cast<int32_t>(flow_id.kind), fl::number_of(flow_id),
+                       transfer.from, transfer.to, h - transfer.first_hop, round, transfer.bytes,
+                       hop.time, line.ready_time[t], line.start_time[t], line.end_time[t], 0, 0});
+    }
+  }
+}
+
+}  // namespace
+
 int fl_simulator_timeline(fl_simulator* handle, fl_timeline* out) {
   return fl::guarded(-1, [&] {
     const fl::TaskGraph& graph = handle->simulator.graph();
     const fl::Timeline& line = handle->simulator.timeline();
     const int devices = graph.problem().machine.devices();
     std::vector<fl_task>& tasks = handle->tasks;
-    tasks.resize(static_cast<std::size_t>(line.tasks));
-    for (std::size_t l = 0; l < graph.blocks().size(); ++l) {
-      const fl::LaunchKey& key = graph.launches()[l];
-      const fl::Block& block = graph.blocks()[l];
-      for (int k = 0; k < static_cast<int>(block.device.size()); ++k) {
-        const int t = line.first_task[l] + k;
-        const std::int64_t runtime = line.runtime_time.empty() ? 0 : line.runtime_time[t];
-        // The fields of fl_task in their order. A task of a launch is no transfer: flow, memories
-        // and hop are -1, bytes are 0.
-        tasks[t] = {block.device[k],
-                    static_cast<int32_t>(key.pass),
-                    fl::number_of(key),
-                    k,
-                    -1,
-                    -1,
-                    -1,
-                    -1,
-                    -1,
-                    0,
-                    0,
-                    block.exe_time[k],
-                    line.ready_time[t],
-                    line.start_time[t],
-                    line.end_time[t],
-                    line.end_time[t] - line.start_time[t] - block.exe_time[k] - runtime,
-                    runtime};
-      }
-    }
-    for (std::size_t f = 0; f < graph.flows().size(); ++f) {
-      const fl::Flow& flow = *graph.flows()[f];
-      const fl::FlowId& flow_id = graph.flow_ids()[f];
-      for (int h = 0; h < static_cast<int>(flow.hops.size()); ++h) {
-        const int t = line.first_hop[f] + h;
-        const fl::Hop& hop = flow.hops[h];
-        const fl::Transfer& transfer = flow.transfers[hop.transfer];
-        const fl::TaskRef writer = graph.writer_of(static_cast<int>(f), transfer.writer);
-        const fl::LaunchKey& key = graph.launches()[writer.party];
-        tasks[t] = {devices + hop.link,
-                    static_cast<int32_t>(key.pass),
-                    fl::number_of(key),
-                    writer.part,
-                    static_cast<int32_t>(flow_id.kind),
-                    fl::number_of(flow_id),
-                    transfer.from,
-                    transfer.to,
-                    h - transfer.first_hop,
-                    0,
-                    transfer.bytes,
-                    hop.time,
-                    line.ready_time[t],
-                    line.start_time[t],
-                    line.end_time[t],
-                    0,
-                    0};
-      }
-    }
+    tasks.clear();
+    for (int round = 0; round < line.rounds; ++round) add_round(graph, line, round, tasks);
     handle->peak = fl::peak_memory(graph, line);
     handle->contents = fl::memory_contents(graph);
     const std::int64_t* const load = graph.load().data();
@@ -471,7 +463,7 @@ int fl_simulator_timeline(fl_simulator* handle, fl_timeline* out) {
             graph.bytes_moved(),
             std::accumulate(load, load + devices, std::int64_t{0}),
             graph.crossings(),
-            line.tasks,
+            static_cast<std::int32_t>(tasks.size()),
             tasks.data(),
             load,
             graph.memory().data(),

@@ -99,6 +99,7 @@ struct Flow {
   // Of a tensor that has a register (plan/registers.h): with tenants of the same key it shares this
   // memory. 0: it does not share.
   std::uint64_t tenant = 0;
+  int buffers = 1;  // that rounds take in turn of its place
   // If it does, and its tasks do not all touch the same: a use of its place, whether they touch
   // anything. Otherwise empty.
   std::vector<char> touched;

@@ -110,7 +110,7 @@ std::uint64_t FlowRules::tenant_key(const Place& place) {
   std::sort(boxed_.begin(), boxed_.end());
   uniform_ = std::all_of(boxed_.begin(), boxed_.end(),
                          [this](int device) { return boxes_[device].uniform; });
-  TenantKey key(slots, uniform_);
+  TenantKey key(slots, placements_.buffers(place), uniform_);
   for (int device : boxed_) key.add(device, boxes_[device].read, boxes_[device].written);
   return key.value();
 }
@@ -122,6 +122,8 @@ void FlowRules::hold(const PlaceUses& its) {
   const std::int64_t bytes = element_bytes(type_of(problem_.graph, its.place));
   const bool ahead =
       !its.uses.empty() && row_of(launch_graph_.key_of(its.uses.front().launch).pass).ahead;
+  const int buffers = placements_.buffers(its.place);
+  buffers_ = buffers;
   if (id_->register_number >= 0) tenant_ = tenant_key(its.place);
   for (int device : boxed_) {
     const int memory = memory_of(device);
@@ -133,8 +135,9 @@ void FlowRules::hold(const PlaceUses& its) {
   for (int memory : memories_) {
     Boxes& boxes = in_memory_[memory];
     // The next batch is staged while the present one computes.
-    const std::int64_t staged = ahead ? boxes.written.volume() : 0;
-    builder_.hold(memory, content, (held_elements(boxes.read, boxes.written) + staged) * bytes);
+    const std::int64_t staged = ahead ? boxes.written.volume() * problem_.graph.micro_batches : 0;
+    builder_.hold(memory, content,
+                  (held_elements(boxes.read, boxes.written) * buffers + staged) * bytes);
     boxes = {};
   }
   boxed_.clear();

@@ -111,7 +111,7 @@ FlowRules::Key FlowRules::key_of(const FlowId& id) const {
   for (OpId op : id.ops) {
     mix(2 * static_cast<std::uint64_t>(configs_[op].split) + 1 +
         (configs_[op].sums == Sums::shards));
-    mix(configs_[op].hierarchical ? 1 : 0);
+    mix(2 * static_cast<std::uint64_t>(configs_[op].buffers) + (configs_[op].hierarchical ? 1 : 0));
     for (int device : configs_[op].devices) mix(static_cast<std::uint64_t>(device) + 3);
   }
   return key;
@@ -410,7 +410,9 @@ void FlowRules::charge(const View& view) {
       const std::int64_t own = view.rect(k).volume() * view.bytes;
       fed.times[k] += sum_time(problem_, (*view.devices)[k], read_[k] * view.bytes, own);
     } else {
-      fed.bytes[k].gathered += read_[k] * view.bytes;
+      // Of a table, what was looked up in every round; of other weights, the rounds have added up.
+      const int rounds = use.lookup.none() ? 1 : problem_.graph.micro_batches;
+      fed.bytes[k].gathered += read_[k] * view.bytes * rounds;
     }
   }
 }
@@ -427,6 +429,7 @@ Flow FlowRules::finish(const FlowId& id) {
   Flow flow = builder_.finish(reading, writing_);
   flow.apart = apart_;
   flow.tenant = tenant_;
+  flow.buffers = buffers_;
   if (tenant_ != 0 && !uniform_) flow.touched = touched_;
   bool longer = false;
   for (std::size_t i = 0; i < id.fed.size(); ++i) {

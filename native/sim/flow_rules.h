@@ -143,6 +143,7 @@ class FlowRules {
   // Of the flow that is being built (Flow).
   std::uint64_t tenant_ = 0;
   bool uniform_ = false;
+  int buffers_ = 1;
   std::vector<char> touched_;
 };
 

@@ -93,6 +93,7 @@ void LaunchGraph::find_uses(const Problem& problem) {
     const LaunchKey& key = key_of(l);
     of_launch.push_back(uses_of(graph, problem.facts, key));
     for (const Use& use : of_launch.back()) {
+      if (use.buffer > 0) continue;  // as the first micro-batch's
       uses_[use].push_back({use, l});
       if (use.role == R::weight_gradient) {
         Place sums = use;
@@ -234,10 +235,11 @@ void LaunchGraph::find_tensor_flows(const Problem& problem, TensorId t) {
 // The weights that an operator updates share a flow, with all gradients that the update reads.
 void LaunchGraph::find_weight_flows(const Problem& problem) {
   for (int update = 0; update < static_cast<int>(launches.size()); ++update) {
-    const auto [pass, op, loaded, field, round] = launches[update];
+    const auto [pass, op, loaded, field] = launches[update];
     if (pass != Pass::update) continue;
     FlowId id{FlowKind::weights, op};
     for (const Use& use : uses_of(problem.graph, problem.facts, launches[update])) {
+      if (use.buffer > 0) continue;
       const bool travels = use.field == Field::gradient || writes(use);
       if (travels) id.places.push_back(uses_at(use));
       if (use.role != R::weight_gradient) continue;
@@ -307,8 +309,14 @@ void LaunchGraph::add_flow(FlowId id) {
     in_flows[reader].push_back({flow, party});
   }
   for (PlaceUses& its : id.places) {
-    for (FlowUse& use : its.uses) use.party = kept ? -1 : party_of(use.launch);
+    for (FlowUse& use : its.uses) {
+      use.party = kept ? -1 : party_of(use.launch);
+      id.of_each_round = id.of_each_round || !use.lookup.none();
+    }
   }
+  id.in_rounds = std::none_of(id.parties.begin(), id.parties.end(), [this](int launch) {
+    return row_of(launches[static_cast<std::size_t>(launch)].pass).closing;
+  });
   for (int launch : id.fed) feeding[launch].push_back(flow);
   const auto its =
       id.places.size() == 1 ? registers_.find(id.places.front().place) : registers_.end();

@@ -64,6 +64,8 @@ struct FlowId {
   std::vector<int> parties = {};       // launches at its ends: first those that write
   int writers = 0;                     // how many of the parties write
   std::vector<char> waits = {};        // a party: whether its tasks wait for what others wrote
+  bool in_rounds = false;              // all parties are launches of every round
+  bool of_each_round = false;          // what ends the iteration reads it of every round
   std::vector<int> fed = {};           // launches whose tasks' times depend on what it brings
   std::vector<OpId> ops = {};          // whose configurations it depends on
   int register_number = -1;            // of its only place (plan/registers.h), if that has one

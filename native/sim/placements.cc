@@ -145,4 +145,15 @@ TermUse Placements::terms(const LaunchKey& key, const Use& use) const {
   return term_use(stack(use.tensor), use.role, operand, parts);
 }
 
+// As the producer is configured; of an input, the first reader.
+int Placements::buffers(const Place& place) const {
+  if (place.tensor.none()) return 1;
+  const Tensor& tensor = problem_.graph.tensors[place.tensor];
+  if (tensor.kind == TensorKind::weight) return 1;
+  const OpId op = tensor.kind == TensorKind::input ? load_sources_[place.tensor].first_reader
+                                                   : launch_graph_.producers[place.tensor].op;
+  if (op.none()) return 1;
+  return buffers_of(problem_.graph, problem_.facts, place.tensor, configs_[op].buffers);
+}
+
 }  // namespace flexlegion

@@ -119,17 +119,18 @@ inline bool can_be_hierarchical(const Problem& problem, OpId op) {
 }
 
 // A parallelization configuration whose degrees stand in the cost table. Equal strategies have
-// equal ones: `sums` are those of the readers unless Split::can_sum_by_shards, and none is
-// `hierarchical` that cannot be.
+// equal ones: `sums` are those of the readers unless Split::can_sum_by_shards, none is
+// `hierarchical` that cannot be, and there are no more `buffers` than rounds.
 struct PricedConfig {
   int split = 0;
   Sums sums = Sums::readers;
   std::vector<int> devices;   // one a task
   bool hierarchical = false;  // (plan/graph.h)
+  int buffers = 1;            // likewise
 
   bool operator==(const PricedConfig& other) const {
     return split == other.split && devices == other.devices && sums == other.sums &&
-           hierarchical == other.hierarchical;
+           hierarchical == other.hierarchical && buffers == other.buffers;
   }
 };
 

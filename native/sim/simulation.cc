@@ -38,11 +38,11 @@ constexpr std::int32_t kKept = 1 << 30;
 
 // By bisection: tasks are numbered launch by launch, hops flow by flow.
 Cause Timeline::place_of(int task) const {
-  const auto& first = task < first_task.back() ? first_task : first_hop;
+  const int there = task % (tasks / rounds);  // in its round
+  const auto& first = there < first_task.back() ? first_task : first_hop;
   const auto owner =
-      static_cast<int>(std::upper_bound(first.begin(), first.end(), task) - first.begin()) - 1;
-  const int place = task - first[owner];
-  return {task < first_task.back() ? owner : ~owner, place};
+      static_cast<int>(std::upper_bound(first.begin(), first.end(), there) - first.begin()) - 1;
+  return {there < first_task.back() ? owner : ~owner, task - first[owner]};
 }
 
 int Timeline::number_of(Cause cause) const {
@@ -66,26 +66,28 @@ void Simulation::push(std::int64_t ready, std::uint32_t task) {
   heap_[i] = entry;
 }
 
-// Task numbers, predecessors, loads: everything before the first event.
-void Simulation::lay_out(Timeline& line) {
-  const auto& blocks = graph_.blocks();
-  const auto& flows = graph_.flows();
+// The numbers of a round's tasks, and room for the times of all rounds. The result: how many tasks
+// of launches there are in a round.
+std::size_t Simulation::number_tasks(Timeline& line) {
   line.first_task.clear();
   line.first_hop.clear();
   std::size_t tasks = 0;
-  for (const Block& block : blocks) {
+  for (const Block& block : graph_.blocks()) {
     line.first_task.push_back(static_cast<int>(tasks));
     tasks += block.device.size();
   }
   line.first_task.push_back(static_cast<int>(tasks));
   const std::size_t normal = tasks;
-  for (const FlowPtr& its : flows) {
-    const Flow& flow = *its;
+  for (const FlowPtr& flow : graph_.flows()) {
     line.first_hop.push_back(static_cast<int>(tasks));
-    tasks += flow.hops.size();
+    tasks += flow->hops.size();
   }
   line.first_hop.push_back(static_cast<int>(tasks));
-  if (tasks >= static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) {
+  line.rounds = graph_.problem().graph.micro_batches;
+  tasks *= static_cast<std::size_t>(line.rounds);
+  // With room for devices, which are numbered behind them (rounds.cc).
+  constexpr auto kMost = static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max());
+  if (tasks + graph_.load().size() >= kMost) {
     throw std::invalid_argument("the task graph is too large to simulate");
   }
   line.tasks = static_cast<int>(tasks);
@@ -96,6 +98,15 @@ void Simulation::lay_out(Timeline& line) {
     line.end_time.resize(tasks);
     line.cause.resize(tasks);
   }
+  return normal;
+}
+
+// Task numbers, predecessors, loads: everything before the first event.
+void Simulation::lay_out(Timeline& line) {
+  const auto& blocks = graph_.blocks();
+  const auto& flows = graph_.flows();
+  const std::size_t normal = number_tasks(line);
+  const auto tasks = static_cast<std::size_t>(line.tasks);
   if (owner_.size() < tasks) owner_.resize(tasks);
   // Of launches' tasks only: a hop has one predecessor, which sets its times before they are read.
   std::fill_n(line.ready_time.begin(), normal, 0);
@@ -327,8 +338,19 @@ bool Simulation::play(Timeline& line, std::int64_t limit, const std::vector<std:
 // Which launches are fused comes first: it decides what the runtime takes for each task.
 bool Simulation::full(Timeline& line, std::int64_t limit, const std::vector<std::int64_t>* tails) {
   find_fused(line);
+  if (in_rounds()) return play_rounds(line, limit, tails);
   lay_out(line);
   return play_all(line, limit, tails);
+}
+
+// Several micro-batches are played anew for every proposal: the rounds that follow the first touch
+// of a change are all but one, mostly.
+bool Simulation::play_rounds(Timeline& line, std::int64_t limit,
+                             const std::vector<std::int64_t>* tails) {
+  number_tasks(line);
+  const bool whole = rounds_.play(line, limit, tails);
+  played_ = rounds_.played();
+  return whole || give_up(line);
 }
 
 // From tasks that wait for nobody, at time 0.
@@ -466,6 +488,7 @@ bool Simulation::keep(const Timeline& before, std::int64_t until, Timeline& line
 bool Simulation::delta(const Timeline& before, const TaskGraph::Change& change, Timeline& line,
                        std::int64_t limit, const std::vector<std::int64_t>* tails) {
   find_fused(line);
+  if (in_rounds()) return play_rounds(line, limit, tails);
   lay_out(line);
   const std::int64_t until = first_touched(before, change, line);
   // A change that shows at once leaves nothing to keep.

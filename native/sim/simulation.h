@@ -11,6 +11,7 @@
 
 #include "sim/contention.h"
 #include "sim/fused_launches.h"
+#include "sim/rounds.h"
 #include "sim/task_graph.h"
 #include "sim/utility.h"
 
@@ -18,7 +19,8 @@ namespace flexlegion {
 
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
-// A task by its launch, or ~flow, and its place there, which stays when others change.
+// A task by its launch, or ~flow, and its place there, which stays when others change; in later
+// rounds, counted on by the tasks of a round.
 struct Cause {
   std::int32_t owner = 0, place = -1;  // place -1: nobody
 };
@@ -33,6 +35,9 @@ struct Timeline {
   std::vector<std::int64_t> runtime_time, owed;
   std::vector<char> runs_on;  // by launch: it takes no launch time
   int tasks = 0;
+  // Of an iteration of several micro-batches: the tasks of the first, then those of the second, and
+  // so on. What ends the iteration is the last one's; there are none such, and no times, in others.
+  int rounds = 1;
   // The latest end, or all the work of a utility processor, if that is more; kNever where the
   // simulation stopped early.
   std::int64_t iteration_time = 0;
@@ -47,7 +52,8 @@ class Simulation {
       : graph_(graph),
         fused_(graph),
         utility_(graph.problem()),
-        contention_(graph.problem().machine) {}
+        contention_(graph.problem().machine),
+        rounds_(graph, utility_, contention_) {}
 
   // Stops as soon as the iteration is sure to take longer than `limit`, and then returns false.
   // `tails`, if any: what passes at least from the start of a launch's tasks to the iteration's
@@ -62,7 +68,10 @@ class Simulation {
   std::int64_t played() const { return played_; }
 
  private:
+  bool in_rounds() const { return graph_.problem().graph.micro_batches > 1; }
+  bool play_rounds(Timeline& line, std::int64_t limit, const std::vector<std::int64_t>* tails);
   void find_fused(Timeline& line);
+  std::size_t number_tasks(Timeline& line);
   void lay_out(Timeline& line);
   std::int64_t first_touched(const Timeline& before, const TaskGraph::Change& change,
                              const Timeline& line);
@@ -82,6 +91,7 @@ class Simulation {
   FusedLaunches fused_;
   UtilityProcessors utility_;
   Contention contention_;
+  Rounds rounds_;
   // (ready_time, task) in one number each: a heap of four children.
   std::vector<unsigned __int128> heap_;
   std::vector<std::int32_t> pending_;    // a task: predecessors that have not ended

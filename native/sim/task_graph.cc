@@ -49,9 +49,9 @@ void TaskGraph::set(const PricedStrategy& strategy) {
   }
   for (std::size_t f = 0; f < flows_.size(); ++f) flows_[f] = rules_.flow(static_cast<int>(f));
   for (std::size_t l = 0; l < blocks_.size(); ++l) add_fed_times(static_cast<int>(l));
-  for (const Block& block : blocks_) account(block, 1);
+  for (std::size_t l = 0; l < blocks_.size(); ++l) account_block(static_cast<int>(l), 1);
   for (auto& tenants : tenants_) tenants.clear();
-  for (std::size_t f = 0; f < flows_.size(); ++f) account(static_cast<int>(f), 1);
+  for (std::size_t f = 0; f < flows_.size(); ++f) account_flow(static_cast<int>(f), 1);
   for (std::size_t l = 0; l < blocks_.size(); ++l) paths_.note(static_cast<int>(l), blocks_[l]);
 }
 
@@ -92,13 +92,16 @@ bool TaskGraph::within(std::int64_t limit) {
   bound_.assign(load_.begin(), load_.begin() + machine.devices());
   for (int l : dirty_blocks_) {
     const Block& old = blocks_[l];
-    for (std::size_t k = 0; k < old.device.size(); ++k) bound_[old.device[k]] -= old.exe_time[k];
-    const auto [pass, op, loaded, field, round] = launch_graph_.launches[l];
+    const int rounds = rounds_of(l);
+    for (std::size_t k = 0; k < old.device.size(); ++k) {
+      bound_[old.device[k]] -= rounds * old.exe_time[k];
+    }
+    const auto [pass, op, loaded, field] = launch_graph_.launches[l];
     if (row_of(pass).price != Price::of_task) continue;
     const Split& split = problem_.split(op, configs_[op].split);
     for (int k = 0; k < split.tasks; ++k) {
       const int device = configs_[op].devices[k];
-      bound_[device] += split.time(pass, machine.kind_of[device], k);
+      bound_[device] += rounds * split.time(pass, machine.kind_of[device], k);
     }
   }
   return *std::max_element(bound_.begin(), bound_.end()) <= limit;
@@ -116,7 +119,7 @@ bool TaskGraph::replace(const PartialStrategy& configs, std::int64_t limit, Chan
   const auto replace_blocks = [&] {
     for (; replaced < dirty_blocks_.size(); ++replaced) {
       const int l = dirty_blocks_[replaced];
-      account(blocks_[l], -1);
+      account_block(l, -1);
       change.blocks.emplace_back(l, std::move(blocks_[l]));
       blocks_[l] = rules_.block(l);
     }
@@ -124,10 +127,10 @@ bool TaskGraph::replace(const PartialStrategy& configs, std::int64_t limit, Chan
   if (fits) {
     replace_blocks();
     for (int f : dirty_flows_) {
-      account(f, -1);
+      account_flow(f, -1);
       change.flows.emplace_back(f, std::move(flows_[f]));
       flows_[f] = rules_.flow(f);
-      account(f, 1);
+      account_flow(f, 1);
     }
     // A new flow may feed launches that the old one did not: of partial values that appear, say.
     for (int f : dirty_flows_) mark_fed(f);
@@ -140,7 +143,7 @@ bool TaskGraph::replace(const PartialStrategy& configs, std::int64_t limit, Chan
   }
   for (int l : dirty_blocks_) {
     add_fed_times(l);
-    account(blocks_[l], 1);
+    account_block(l, 1);
     paths_.note(l, blocks_[l]);
   }
   return true;
@@ -152,28 +155,53 @@ void TaskGraph::undo(Change& change) {
     std::swap(configs_[change.configs[i].first], change.configs[i].second);
   }
   for (auto& [l, block] : change.blocks) {
-    account(blocks_[l], -1);
+    account_block(l, -1);
     std::swap(blocks_[l], block);
-    account(blocks_[l], 1);
+    account_block(l, 1);
     paths_.note(l, blocks_[l]);
   }
   for (auto& [f, flow] : change.flows) {
-    account(f, -1);
+    account_flow(f, -1);
     std::swap(flows_[f], flow);
-    account(f, 1);
+    account_flow(f, 1);
   }
 }
 
-void TaskGraph::account(const Block& block, int sign) {
+// How many rounds of an iteration play it: all, or what ends the iteration, one.
+int TaskGraph::rounds_of(int launch) const {
+  return row_of(launches()[launch].pass).closing ? 1 : problem_.graph.micro_batches;
+}
+
+void TaskGraph::account_block(int l, int sign) {
+  const Block& block = blocks_[l];
+  const std::int64_t times = sign * rounds_of(l);
   for (std::size_t k = 0; k < block.device.size(); ++k) {
-    load_[block.device[k]] += sign * block.exe_time[k];
+    load_[block.device[k]] += times * block.exe_time[k];
   }
 }
 
-void TaskGraph::account(int f, int sign) {
+// Of a flow of which some travels in every round, and some once, every transfer is looked at.
+template <typename Body>
+void TaskGraph::for_each_repeated(int f, const Body& body) const {
+  const Flow& flow = *flows_[f];
+  if (problem_.graph.micro_batches == 1 || !flow_ids()[f].of_each_round) return;
+  for (int t = 0; t < flow.transfer_count(); ++t) {
+    const Transfer& transfer = flow.transfers[t];
+    const int more = rounds_of(writer_of(f, transfer.writer).party) - 1;
+    if (more > 0) body(t, transfer, more);
+  }
+}
+
+void TaskGraph::account_flow(int f, int sign) {
   const Flow& flow = *flows_[f];
   const int devices = problem_.machine.devices();
-  for (const auto& [link, time] : flow.link_load) load_[devices + link] += sign * time;
+  const std::int64_t times = flow_ids()[f].in_rounds ? problem_.graph.micro_batches : 1;
+  for (const auto& [link, time] : flow.link_load) load_[devices + link] += sign * times * time;
+  for_each_repeated(f, [&](int t, const Transfer& transfer, int more) {
+    for (int h = transfer.first_hop; h < flow.transfers[t + 1].first_hop; ++h) {
+      load_[devices + flow.hops[h].link] += sign * more * flow.hops[h].time;
+    }
+  });
   if (!turns_up(f, sign)) return;
   for (const Held& held : flow.memory) memory_[held.memory] += sign * held.bytes;
 }
@@ -223,7 +251,12 @@ std::int64_t TaskGraph::crossings() const {
 
 std::int64_t TaskGraph::bytes_moved() const {
   std::int64_t bytes = 0;
-  for (const FlowPtr& flow : flows_) bytes += flow->bytes;
+  for (int f = 0; f < static_cast<int>(flows_.size()); ++f) {
+    const std::int64_t times = flow_ids()[f].in_rounds ? problem_.graph.micro_batches : 1;
+    bytes += times * flows_[f]->bytes;
+    for_each_repeated(
+        f, [&](int, const Transfer& transfer, int more) { bytes += more * transfer.bytes; });
+  }
   return bytes;
 }
 
@@ -231,7 +264,7 @@ std::int64_t TaskGraph::tasks() const {
   std::int64_t tasks = 0;
   for (const Block& block : blocks_) tasks += static_cast<std::int64_t>(block.device.size());
   for (const FlowPtr& flow : flows_) tasks += static_cast<std::int64_t>(flow->hops.size());
-  return tasks;
+  return tasks * problem_.graph.micro_batches;
 }
 
 // What a launch's tasks take for what flows bring them.

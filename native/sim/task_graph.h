@@ -79,15 +79,18 @@ class TaskGraph {
       }
     }
   }
-  std::int64_t tasks() const;
+  std::int64_t tasks() const;  // of all rounds, at most
 
  private:
   void collect(const PartialStrategy& configs);
   void mark_fed(int flow);
   bool within(std::int64_t limit);
   void add_fed_times(int launch);
-  void account(const Block& block, int sign);
-  void account(int flow, int sign);
+  int rounds_of(int launch) const;
+  void account_block(int launch, int sign);
+  void account_flow(int flow, int sign);
+  template <typename Body>
+  void for_each_repeated(int flow, const Body& body) const;
   bool turns_up(int flow, int sign);
 
   const Problem& problem_;

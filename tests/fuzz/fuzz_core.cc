@@ -43,7 +43,7 @@ void require(bool holds, const char* what) {
 // Runs one call. If it fails, it has to have left a message that was not there before.
 template <typename Call>
 auto checked(Call&& call) {
-  const fl_graph less = {-1, 0, 0, 0, 0, 0, 0, nullptr, nullptr, nullptr, nullptr};
+  const fl_graph less = {-1, 0, 0, 1, 0, 0, 0, 0, nullptr, nullptr, nullptr, nullptr};
   require(fl_plan_create(&less, nullptr, 0, 0, nullptr) == nullptr, "the sentinel did not fail");
   const auto result = call();
   ++calls;
@@ -72,7 +72,8 @@ class Strategy {
     degrees.push_back(1);
     devices.push_back(0);
     const int sums = random.twisted32(random.upto(FL_SUMS_SHARDS));
-    configs_.push_back({op, n_degrees, n_devices, sums, random.chance(0.6),
+    const int buffers = random.twisted32(random.between(1, 4));
+    configs_.push_back({op, n_degrees, n_devices, sums, random.chance(0.6), buffers,
                         numbers_.emplace_back(std::move(degrees)).data(),
                         numbers_.emplace_back(std::move(devices)).data()});
     view_ = {static_cast<std::int32_t>(configs_.size()), configs_.data()};
@@ -91,7 +92,7 @@ class Sequence {
   explicit Sequence(std::uint64_t seed) : random_(seed) { random_.hostile = random_.chance(0.5); }
 
   void run() {
-    const fl_graph less = {0, -1, 0, 0, 0, 0, 0, nullptr, nullptr, nullptr, nullptr};
+    const fl_graph less = {0, -1, 0, 1, 0, 0, 0, 0, nullptr, nullptr, nullptr, nullptr};
     require(fl_plan_create(&less, nullptr, 0, 0, nullptr) == nullptr, "less than no launches");
     const fuzz::Machine machine(random_);
     devices_ = static_cast<int>(machine.memory_of.size());
@@ -124,6 +125,7 @@ class Sequence {
     graph_.shard_bytes = random_.chance(0.7) ? random_.upto(64) : 0;
     graph_.fused_launches = random_.chance(0.4) ? 0 : random_.upto(5);
     graph_.keeps_tensors = random_.chance(0.2);
+    graph_.micro_batches = random_.chance(0.5) ? 1 : random_.upto(4);
     // Devices of nodes, in order or not.
     node_of_.clear();
     const int in_node = random_.between(1, 3);

@@ -86,6 +86,7 @@ class GraphMaker {
     return {0,
             0,
             0,
+            1,
             static_cast<std::int32_t>(tensors_.size()),
             static_cast<std::int32_t>(operators_.size()),
             0,

@@ -4,6 +4,8 @@ Every third strategy trains twice, to the same bits: the second time, tensors th
 short while take turns in memory. With `--reductions`, all strategies do, and most operators that
 reduce something are split in it.
 
+In each turn, the batch goes through in another number of micro-batches, with random buffers.
+
 Where rounding turned a ReLU on or off, the gradients of a network of `--zoo` say nothing: of such a
 strategy losses and outputs are compared alone, and another one is drawn for it.
 """
@@ -34,11 +36,13 @@ from training_state import (
 from zoo_cases import CASES, SMALLEST, ZooCase
 
 from flexlegion import Strategy, set_threads
-from flexlegion.graph.graph import Operator
+from flexlegion.base.errors import UserError
+from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.operator_type import DimKind
 from flexlegion.machine.running import running_machine, traffic
 from flexlegion.objective.precision import DEFAULT_STORAGE
 from flexlegion.strategy.configuration import ParallelConfig, random_config
+from flexlegion.transforms.micro_batches import micro_batched
 
 REDUCES = (DimKind.REDUCTION, DimKind.PART)
 DRAWS = 20  # enough to meet a dimension, unless it cannot be split
@@ -46,14 +50,13 @@ DRAWN_ANEW = 2  # strategies instead of each in which a ReLU turned, at most
 
 
 def random_strategy(
-    network: Network | ZooCase, seed: int, devices: list[str], turn: int, reductions: bool
+    graph: Graph, seed: int, devices: list[str], turn: int, reductions: bool
 ) -> Strategy:
     """Up to 12 tasks an operator: every dimension, uneven extents, devices repeated, permuted.
 
     In each turn, operators are split in another of their dimensions, or in any; with `reductions`,
     in three of four draws, in one that they reduce.
     """
-    graph = network.graph()
     rng = np.random.default_rng(seed)
     max_tasks = int(rng.integers(2 if reductions else 1, 13))
     configs = {}
@@ -64,7 +67,7 @@ def random_strategy(
             dim = int(rng.choice(reduced))
         for _ in range(DRAWS):
             config = random_config(op, devices, rng, max_tasks, reductions=True, parts=True)
-            configs[op.name] = config
+            configs[op.name] = replace(config, buffers=int(rng.integers(1, 5)))
             if dim == len(op.dims) or config.degrees[dim] > 1:
                 break
     if len(set(running_machine().devices.nodes)) > 1:
@@ -72,6 +75,21 @@ def random_strategy(
         for name, hierarchical in zip(configs, draws, strict=True):
             configs[name] = replace(configs[name], hierarchical=bool(hierarchical))
     return Strategy(configs, f"seed {seed}")
+
+
+def in_rounds(network: Network | ZooCase, turn: int) -> tuple[Network | ZooCase, int]:
+    """The network, and in how many micro-batches its batch goes: by turns 1, 2 or more.
+
+    Where it can be done. The batch of a network of the zoo is divided, that of others multiplied.
+    """
+    rounds = (1, 2, 3, 4)[turn % 4]
+    if isinstance(network, Network):
+        network = replace(network, batch_size=rounds * network.batch_size)
+    try:
+        micro_batched(network.graph(), (), rounds)
+    except UserError:
+        return network, 1
+    return network, rounds
 
 
 def on_one_processor(network: Network | ZooCase) -> Strategy:
@@ -140,22 +158,17 @@ def main() -> None:
     if args.zoo:
         networks = {name: CASES[name] for name in args.zoo}
     names = list(networks)
-    references, exact = {}, {}
+    references: dict[tuple[str, int], State] = {}
+    exact: dict[tuple[str, int], State] = {}
     drawn = args.count * (1 + DRAWN_ANEW * bool(args.zoo))
     seeds = range(args.first, args.first + drawn)
-    for name in [names[seed % len(names)] for seed in seeds[: len(names)]]:
-        one = on_one_processor(networks[name]) if args.reference == "cpu" else "single"
-        model, references[name] = train(networks[name], one, storage=args.storage)
-        model.close()
-        if args.storage != DEFAULT_STORAGE:
-            model, exact[name] = train(networks[name], one)
-            model.close()
     if machine.ranks == 1:
         traffic(count_copies=True)
     failures, split_dims, tasks = [], set(), 0
     reduced: Counter[str] = Counter()  # operators of which a reduction is split, by its name
     sums: Counter[str] = Counter()
     passes: Counter[str] = Counter()
+    micro: Counter[int] = Counter()
     worst: dict[str, float] = {}
     compared, turned = 0, 0
     for seed in seeds:
@@ -165,14 +178,23 @@ def main() -> None:
         name = names[number]
         # Both ways of cutting weights: as finely as possible, and small ones not at all.
         granularity = replace(KEPT, shard_bytes=1) if turn % 2 else KEPT
-        network = networks[name]
-        names_here = machine.devices.names
-        strategy = random_strategy(network, seed, names_here, turn, args.reductions)
-        model, state = train(network, strategy, granularity, args.storage)
+        network, rounds = in_rounds(networks[name], turn)
+        micro[rounds] += 1
+        graph, _ = micro_batched(network.graph(), (), rounds)
+        strategy = random_strategy(graph, seed, machine.devices.names, turn, args.reductions)
+        model, state = train(network, strategy, granularity, args.storage, rounds)
         state_of_all = state
         zoo = isinstance(network, ZooCase)
         bounds = (network.tolerance, SMALLEST) if isinstance(network, ZooCase) else ()
-        reference = references[name]
+        of = (name, network.batch_size)
+        if of not in references:
+            one = on_one_processor(network) if args.reference == "cpu" else "single"
+            other, references[of] = train(network, one, storage=args.storage)
+            other.close()
+            if args.storage != DEFAULT_STORAGE:
+                other, exact[of] = train(network, one)
+                other.close()
+        reference = references[of]
         if zoo and turned_units(model.plan.graph, state, reference):
             state, reference = of_first_forward_pass(state), of_first_forward_pass(reference)
             turned += 1
@@ -181,7 +203,7 @@ def main() -> None:
         if args.storage == DEFAULT_STORAGE:
             found = differences(state, reference, *bounds)
         else:
-            found = differences_of_rounded(model.plan.graph, state, reference, exact[name])
+            found = differences_of_rounded(model.plan.graph, state, reference, exact[of])
         found += misplaced(model, network.data(model.batch_size))
         worst_of(errors(state, reference, SMALLEST if zoo else 0.0), worst)
         for operator in model.plan.graph.operators:
@@ -197,7 +219,7 @@ def main() -> None:
         if args.reductions or turn % 3 == 0:
             # Tensors that take turns in memory, as soon as they can.
             sharing = replace(granularity, fused_launches=1 + turn % 2, keep_tensors=False)
-            model, again = train(network, strategy, sharing, args.storage)
+            model, again = train(network, strategy, sharing, args.storage, rounds)
             model.close()
             found += other_bits(again, state_of_all)
         failures += [f"{name} seed {seed}: {failure}" for failure in found]
@@ -214,6 +236,7 @@ def main() -> None:
         "reduced": {name: count for name, count in reduced.items() if count},
         "sums": dict(sums),
         "passes": dict(passes),
+        "micro_batches": {str(rounds): count for rounds, count in micro.items()},
         "worst": worst,
         "copied_bytes": traffic().copied,
         "failures": failures,

@@ -24,6 +24,7 @@ def train(
     strategy: str | Strategy,
     granularity: Granularity = KEPT,
     storage: str = DEFAULT_STORAGE,
+    micro_batches: int = 1,
 ) -> tuple[Model, State]:
     """Train for the network's number of steps, the last with a short batch.
 
@@ -40,12 +41,14 @@ def train(
         loss_weights=weights,
         granularity=granularity,
         storage=storage,
+        micro_batches=micro_batches,
     )
     program, graph = model.program, model.plan.graph
     batch = model.batch_size
     steps = network.iterations
     data, _ = model.bind(*network.data(steps * batch))
     state: State = {}
+    extents = {tensor.name: tensor.shape[0] for tensor in network.graph().tensors}
     for step in range(steps):
         rows = np.arange(step * batch, (step + 1) * batch)
         if step == steps - 1:
@@ -60,13 +63,18 @@ def train(
             if model.plan.lookups(tensor) and not granularity.keep_tensors:
                 continue  # its gradient is put together of those of activations
             if model.plan.gradient_slots(tensor) > 0 or model.plan.lookups(tensor):
-                state[f"{step} {tensor.name} gradient"] = program.read(tensor, "gradient")
+                gradient = program.read(tensor, "gradient")
+                # Of what is the same for all samples, each micro-batch has its part.
+                if len(gradient) != extents[tensor.name]:
+                    gradient = gradient.sum(0, keepdims=True)
+                state[f"{step} {tensor.name} gradient"] = gradient
         for launch in model.plan.launches:
             if not granularity.keep_tensors:
                 break
             if launch.pass_ == "forward" and launch.runs & TRAIN:
                 operator = launch.operator
-                state[f"{step} {operator.name}"] = program.read(operator.output)
+                value = program.read(operator.output)
+                state[f"{step} {operator.name}"] = value[: extents[operator.output.name]]
     for name, value in model.get_weights().items():
         state[name] = value
     for weight in filter(program.updates, graph.tensors):  # on every rank in the same order

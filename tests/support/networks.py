@@ -37,10 +37,11 @@ class Network:
     vocabulary: int = 0
     iterations: int = 3
     loss_weights: Any = None
+    batch_size: int = BATCH
 
     def model(self) -> Model:
         """The network, not yet compiled."""
-        model = Model(BATCH, seed=3)
+        model = Model(self.batch_size, seed=3)
         self.build(model)
         return model
 

@@ -1,0 +1,101 @@
+"""The graph of one micro-batch, of which an iteration plays several, one after the other.
+
+Gradients add up over the micro-batches, and the weights change once, after the last. So training
+computes what it computes with the whole batch at once, in as many times less memory for
+activations; and stages on different devices can work on different micro-batches, as a pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import replace
+
+from flexlegion.base.errors import UserError
+from flexlegion.graph.graph import Graph, Operator
+from flexlegion.graph.operator_type import along
+from flexlegion.graph.tensor import Tensor
+
+
+def micro_batched(
+    graph: Graph, outputs: Sequence[Tensor], number: int
+) -> tuple[Graph, tuple[Tensor, ...]]:
+    """The graph of one of so many micro-batches, and its outputs.
+
+    Parameters
+    ----------
+    graph
+        Of a whole batch, with its losses; it stays as it is. Weights are shared.
+    outputs
+        Of its tensors, those that prediction returns.
+    number
+        Of micro-batches.
+
+    Raises
+    ------
+    UserError
+        If the batch cannot be divided, or an operator needs all of its samples together.
+    """
+    if number == 1:
+        return graph, tuple(outputs)
+    samples = {tensor.shape[0] for tensor in graph.inputs}
+    if len(samples) > 1:
+        raise UserError(
+            f"the inputs have {' and '.join(map(str, sorted(samples)))} samples, so there are no "
+            "micro-batches"
+        )
+    batch = samples.pop()
+    if batch % number != 0:
+        raise UserError(
+            f"a batch of {batch:,} samples cannot be divided into {number:,} micro-batches"
+        )
+    copies: dict[Tensor, Tensor] = {tensor: tensor for tensor in graph.weights}
+    for tensor in graph.inputs:
+        copies[tensor] = _of_fewer(tensor, batch // number)
+    same = set(graph.weights)  # what is the same for all samples
+    operators = []
+    for op in graph.operators:
+        if set(op.inputs) <= same and not op.kind.is_loss:
+            same.update(op.outputs)
+        else:
+            _check_apart(op, batch, same)
+        operators.append(_copied(op, batch, batch // number, copies))
+    tensors = [copies[tensor] for tensor in graph.tensors]
+    its_outputs = tuple(copies[tensor] for tensor in outputs)
+    return Graph(tensors, operators, micro_batches=number), its_outputs
+
+
+def _of_fewer(tensor: Tensor, samples: int) -> Tensor:
+    return replace(tensor, shape=(samples, *tensor.shape[1:]), producer=None)
+
+
+def _copied(op: Operator, batch: int, samples: int, copies: dict[Tensor, Tensor]) -> Operator:
+    """An operator over fewer samples; its outputs join `copies`."""
+    kind = op.kind.of_samples(samples)
+    outputs = [_of_fewer(t, samples if t.shape[0] == batch else t.shape[0]) for t in op.outputs]
+    shapes = [copies[tensor].shape for tensor in op.inputs]
+    if [tuple(shape) for shape in kind.output_shapes(shapes)] != [t.shape for t in outputs]:
+        raise UserError(f"operator '{op.name}' ({op.kind.type}) cannot work on a part of the batch")
+    copies.update(zip(op.outputs, outputs, strict=True))
+    inputs, weights = ([copies[tensor] for tensor in its] for its in (op.inputs, op.weights))
+    copy = Operator(op.name, kind, inputs, weights, outputs, dict(op.signatures))
+    for tensor in outputs:
+        tensor.producer = copy
+    return copy
+
+
+def _check_apart(op: Operator, batch: int, same: Set[Tensor]) -> None:
+    """Whatever an operator computes of a sample, it must compute of that sample alone."""
+    for _, tensor, access in op.operands:
+        apart = tensor.shape[0] == batch and access.map[0] == along(0)
+        if not (apart or tensor in same):
+            raise UserError(
+                f"operator '{op.name}' ({op.kind.type}) needs all samples of a batch together, so "
+                "it cannot be trained in micro-batches"
+            )
+    states = [weight for weight in op.weights if weight.state]
+    if states or (op.kind.is_loss and set(op.inputs) <= same):
+        what = f"changes '{states[0].name}'" if states else "adds to the loss"
+        raise UserError(
+            f"operator '{op.name}' ({op.kind.type}) {what} once a batch, so it cannot be trained "
+            "in micro-batches"
+        )

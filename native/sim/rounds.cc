@@ -1,0 +1,397 @@
+// The event loop of rounds.h.
+//
+// Before it begins:
+// 1. lay_out(): which tasks exist in which rounds. Those that end the iteration count as the last
+//    round's, and so do hops that carry what all rounds have added up.
+// 2. find_waits(): which task, in a later round, waits for which. find_back_pressure() reads that
+//    off each flow: an edge or transfer says who uses what a task wrote.
+// 3. count_predecessors(): of each task of each round.
+//
+// Then time goes from event to event: a task gets ready, or a device gets free. When all events of
+// a moment are known, each device that is free takes the first of its ready tasks. The end of a
+// task is known when it starts, so its successors are told at once.
+//
+// Costs: (tasks + edges) times rounds, and a logarithm for the heaps.
+#include "sim/rounds.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <stdexcept>
+
+#include "sim/charges.h"
+#include "sim/simulation.h"
+
+namespace flexlegion {
+
+namespace {
+
+bool is_closing(const TaskGraph& graph, int launch) {
+  return row_of(graph.launches()[launch].pass).closing;
+}
+
+// The first round in which tasks of a launch are waited for within a memory: what ends the
+// iteration waits for the last round, unless it reads something of each.
+int first_told(const TaskGraph& graph, const FlowId& id, int writer, int reader) {
+  const bool once = is_closing(graph, reader) && (is_closing(graph, writer) || !id.of_each_round);
+  return once ? graph.problem().graph.micro_batches - 1 : 0;
+}
+
+}  // namespace
+
+void Rounds::lay_out(Timeline& line) {
+  const auto& blocks = graph_.blocks();
+  const auto& flows = graph_.flows();
+  rounds_ = graph_.problem().graph.micro_batches;
+  tasks_ = line.tasks / rounds_;
+  launch_tasks_ = line.first_task.back();
+  owner_.assign(static_cast<std::size_t>(tasks_), 0);
+  first_round_.assign(static_cast<std::size_t>(tasks_), 0);
+  for (int l = 0; l < static_cast<int>(blocks.size()); ++l) {
+    const int first = is_closing(graph_, l) ? rounds_ - 1 : 0;
+    for (int t = line.first_task[l]; t < line.first_task[l + 1]; ++t) {
+      owner_[t] = l;
+      first_round_[t] = first;
+    }
+  }
+  for (int f = 0; f < static_cast<int>(flows.size()); ++f) {
+    const Flow& flow = *flows[f];
+    const FlowId& id = graph_.flow_ids()[f];
+    for (int h = 0; h < static_cast<int>(flow.hops.size()); ++h) {
+      const int task = line.first_hop[f] + h;
+      owner_[task] = ~f;
+      const int writer = graph_.writer_of(f, flow.transfers[flow.hops[h].transfer].writer).party;
+      const bool every = id.in_rounds || (id.of_each_round && !is_closing(graph_, writer));
+      first_round_[task] = every ? 0 : rounds_ - 1;
+    }
+  }
+}
+
+// A contribution adds to that of the round before; and back pressure.
+void Rounds::find_waits(const Timeline& line) {
+  pairs_.clear();
+  for (int f = 0; f < static_cast<int>(graph_.flows().size()); ++f) {
+    const FlowId& id = graph_.flow_ids()[f];
+    if (id.in_rounds) {
+      find_back_pressure(line, f);
+    } else {
+      for (int slot = 0; slot < id.writers; ++slot) {
+        const int launch = id.parties[slot];
+        if (is_closing(graph_, launch)) continue;
+        for (int t = line.first_task[launch]; t < line.first_task[launch + 1]; ++t) {
+          pairs_.push_back({t, {t, 1}});
+        }
+      }
+    }
+  }
+  // By who is waited for.
+  first_after_.assign(static_cast<std::size_t>(tasks_) + 1, 0);
+  for (const auto& [task, after] : pairs_) ++first_after_[static_cast<std::size_t>(task) + 1];
+  for (int t = 0; t < tasks_; ++t) first_after_[t + 1] += first_after_[t];
+  after_.resize(pairs_.size());
+  std::vector<int> next(first_after_.begin(), first_after_.end() - 1);
+  for (const auto& [task, after] : pairs_) after_[next[task]++] = after;
+}
+
+// Who has to be done with what a round has written of a tensor before a later round writes it.
+void Rounds::find_back_pressure(const Timeline& line, int f) {
+  const Flow& flow = *graph_.flows()[f];
+  const FlowId& id = graph_.flow_ids()[f];
+  const int later = flow.buffers;
+  if (later >= rounds_) return;
+  const LaunchGraph& launches = graph_.launch_graph();
+  // A backward task that needs what its forward task read, or wrote, is done with it last.
+  std::vector<int> last_use(id.parties.begin(), id.parties.end());
+  for (const FlowUse& use : id.places.front().uses) {
+    const bool trained = use.launch >= 0 && use.launch < static_cast<int>(graph_.blocks().size());
+    if (!trained || (use.comes != Comes::found && use.comes != Comes::found_unless_partial)) {
+      continue;
+    }
+    for (std::size_t p = 0; p < id.parties.size(); ++p) {
+      if (launches.follower_of[id.parties[p]] == use.launch) last_use[p] = use.launch;
+    }
+  }
+  const auto ends = [&](const TaskRef& at) {
+    return line.first_task[last_use[at.party]] + at.part;
+  };
+  std::vector<int> chain;
+  for (int slot = 0; slot < id.writers; ++slot) {
+    const int launch = id.parties[slot];
+    for (int k = 0; k < static_cast<int>(graph_.blocks()[launch].device.size()); ++k) {
+      const int mine = line.first_task[launch] + k;
+      if (last_use[slot] != launch) pairs_.push_back({ends({slot, k}), {mine, later}});
+      // Who adds to what was written hands it on: the uses after it count as well.
+      chain.assign(1, flow.first_writer[slot] + k);
+      while (!chain.empty()) {
+        const int writer = chain.back();
+        chain.pop_back();
+        for (int e = flow.first_edge[writer]; e < flow.first_edge[writer + 1]; ++e) {
+          const TaskRef& reader = flow.edges[e];
+          pairs_.push_back({ends(reader), {mine, later}});
+          if (reader.party < id.writers) {
+            chain.push_back(flow.first_writer[reader.party] + reader.part);
+          }
+        }
+        for (int t = flow.first_transfer[writer]; t < flow.first_transfer[writer + 1]; ++t) {
+          pairs_.push_back({line.first_hop[f] + flow.transfers[t].first_hop, {mine, later}});
+        }
+      }
+    }
+  }
+  for (int t = 0; t < flow.transfer_count(); ++t) {
+    const int hop = line.first_hop[f] + flow.transfers[t].first_hop;
+    for (int c = flow.transfers[t].first_consumer; c < flow.transfers[t + 1].first_consumer; ++c) {
+      pairs_.push_back({ends(flow.consumers[c]), {hop, later}});
+    }
+  }
+}
+
+// Of each task of each round: how many it waits for.
+void Rounds::count_predecessors(const Timeline& line) {
+  pending_.assign(static_cast<std::size_t>(line.tasks), 0);
+  const auto count = [&](int round, int task) { ++pending_[index(round, task)]; };
+  const auto& blocks = graph_.blocks();
+  for (int l = 0; l < static_cast<int>(blocks.size()); ++l) {
+    const int backward = graph_.launch_graph().follower_of[l];
+    if (backward < 0) continue;
+    for (int t = line.first_task[backward]; t < line.first_task[backward + 1]; ++t) {
+      for (int j = first_round_[t]; j < rounds_; ++j) count(j, t);
+    }
+  }
+  // By flows: from the first round in which who is waited for exists; if that hands over what all
+  // rounds have added up, in the last.
+  for (int f = 0; f < static_cast<int>(graph_.flows().size()); ++f) {
+    const Flow& flow = *graph_.flows()[f];
+    const FlowId& id = graph_.flow_ids()[f];
+    const auto told = [&](int from, const TaskRef& to) {
+      const int task = line.first_task[id.parties[to.party]] + to.part;
+      for (int j = from; j < rounds_; ++j) count(std::max(j, first_round_[task]), task);
+    };
+    for (int slot = 0; slot < id.writers; ++slot) {
+      const int launch = id.parties[slot];
+      for (int k = 0; k < static_cast<int>(blocks[launch].device.size()); ++k) {
+        const int writer = flow.first_writer[slot] + k;
+        for (int e = flow.first_edge[writer]; e < flow.first_edge[writer + 1]; ++e) {
+          const int reader = id.parties[flow.edges[e].party];
+          told(first_told(graph_, id, launch, reader), flow.edges[e]);
+        }
+        for (int t = flow.first_transfer[writer]; t < flow.first_transfer[writer + 1]; ++t) {
+          const int hop = line.first_hop[f] + flow.transfers[t].first_hop;
+          for (int j = first_round_[hop]; j < rounds_; ++j) count(j, hop);
+          for (int c = flow.transfers[t].first_consumer; c < flow.transfers[t + 1].first_consumer;
+               ++c) {
+            told(first_round_[hop], flow.consumers[c]);
+          }
+        }
+      }
+    }
+  }
+  for (const auto& [task, after] : pairs_) {
+    for (int j = first_round_[task]; j + after.rounds < rounds_; ++j) {
+      count(j + after.rounds, after.task);
+    }
+  }
+}
+
+// What the runtime has to do for all rounds, where it takes time (sim/utility.h).
+void Rounds::find_runtime_work(Timeline& line) {
+  const auto& blocks = graph_.blocks();
+  utility_.begin();
+  crossings_.assign(static_cast<std::size_t>(launch_tasks_), 0);
+  for (int l = 0; l < static_cast<int>(blocks.size()); ++l) {
+    const int times = is_closing(graph_, l) ? 1 : rounds_;
+    for (int j = 0; j < times; ++j) utility_.count_launch(blocks[l].device, !line.runs_on[l]);
+  }
+  for (int f = 0; f < static_cast<int>(graph_.flows().size()); ++f) {
+    graph_.for_each_crossing(f, [&](int reader, int part) {
+      const int times = is_closing(graph_, reader) ? 1 : rounds_;
+      ++crossings_[line.first_task[reader] + part];
+      for (int j = 0; j < times; ++j) utility_.count_crossing(blocks[reader].device[part]);
+    });
+  }
+  line.iteration_time = utility_.work();
+  line.owed.assign(static_cast<std::size_t>(line.tasks), 0);
+  line.runtime_time.assign(static_cast<std::size_t>(line.tasks), 0);
+}
+
+void Rounds::push(std::int64_t time, std::uint32_t what) {
+  events_.push_back({time, what});
+  std::push_heap(events_.begin(), events_.end(), std::greater<>());
+}
+
+// A predecessor of a task has ended, or for a hop, its data can leave. `from`: of all rounds.
+void Rounds::deliver(Timeline& line, int round, int task, std::int64_t time, int from) {
+  const int at = index(round, task);
+  if (time > line.ready_time[at] || line.cause[at].place < 0) {
+    line.ready_time[at] = time;
+    line.cause[at] = line.place_of(from);
+  }
+  if (--pending_[at] == 0) push(line.ready_time[at], static_cast<std::uint32_t>(at));
+}
+
+// Who waits in later rounds.
+void Rounds::release(Timeline& line, int round, int task, std::int64_t end) {
+  for (int a = first_after_[task]; a < first_after_[task + 1]; ++a) {
+    const After& after = after_[a];
+    if (round + after.rounds >= rounds_) continue;
+    deliver(line, round + after.rounds, after.task, end, index(round, task));
+  }
+}
+
+void Rounds::finish_task(Timeline& line, int round, int task) {
+  const int launch = owner_[task], part = task - line.first_task[launch];
+  const int self = index(round, task);
+  const std::int64_t end = line.end_time[self];
+  const auto& blocks = graph_.blocks();
+  for (const auto [f, slot] : graph_.launch_graph().out_flows[launch]) {
+    const Flow& flow = *graph_.flows()[f];
+    if (flow.carries_nothing()) continue;
+    const FlowId& id = graph_.flow_ids()[f];
+    const int writer = flow.first_writer[slot] + part;
+    for (int e = flow.first_edge[writer]; e < flow.first_edge[writer + 1]; ++e) {
+      const int reader = id.parties[flow.edges[e].party], its = flow.edges[e].part;
+      if (round < first_told(graph_, id, launch, reader)) continue;
+      std::int64_t ready = end;
+      if (utility_.active()) {
+        ready += utility_.wake(blocks[launch].device[part], blocks[reader].device[its]);
+      }
+      const int to = line.first_task[reader] + its;
+      deliver(line, std::max(round, first_round_[to]), to, ready, self);
+    }
+    for (int t = flow.first_transfer[writer]; t < flow.first_transfer[writer + 1]; ++t) {
+      const int hop = flow.transfers[t].first_hop, to = line.first_hop[f] + hop;
+      if (round < first_round_[to]) continue;
+      const auto& link = graph_.problem().machine.links[flow.hops[hop].link];
+      deliver(line, round, to, hop_ready(link, end), self);
+    }
+  }
+  const int backward = graph_.launch_graph().follower_of[launch];
+  if (backward >= 0) deliver(line, round, line.first_task[backward] + part, end, self);
+  release(line, round, task, end);
+}
+
+// As Simulation::finish_hop.
+void Rounds::finish_hop(Timeline& line, int round, int task) {
+  const int f = ~owner_[task], hop = task - line.first_hop[f];
+  const Flow& flow = *graph_.flows()[f];
+  const int transfer = flow.hops[hop].transfer, self = index(round, task);
+  if (hop == flow.transfers[transfer].first_hop) release(line, round, task, line.end_time[self]);
+  if (hop + 1 < flow.transfers[transfer + 1].first_hop) {
+    const auto& link = graph_.problem().machine.links[flow.hops[hop + 1].link];
+    line.ready_time[self + 1] = hop_ready(link, line.start_time[self]);
+    line.cause[self + 1] = line.place_of(self);
+    push(line.ready_time[self + 1], static_cast<std::uint32_t>(self + 1));
+    return;
+  }
+  const auto& parties = graph_.flow_ids()[f].parties;
+  for (int c = flow.transfers[transfer].first_consumer;
+       c < flow.transfers[transfer + 1].first_consumer; ++c) {
+    const int to = line.first_task[parties[flow.consumers[c].party]] + flow.consumers[c].part;
+    deliver(line, std::max(round, first_round_[to]), to, line.end_time[self], self);
+  }
+}
+
+// A device takes a task that is ready.
+void Rounds::start(Timeline& line, int device, const Ready& ready, std::int64_t now) {
+  const int task = static_cast<int>(ready.task), at = index(ready.round, task);
+  line.start_time[at] = now;
+  if (now > line.ready_time[at]) line.cause[at] = line.place_of(last_[device]);
+  ++played_;
+  if (owner_[task] >= 0) {
+    const int launch = owner_[task], part = task - line.first_task[launch];
+    const Block& block = graph_.blocks()[launch];
+    remaining_[device] -= block.exe_time[part];
+    line.end_time[at] = now + block.exe_time[part] + contention_.extra(block, part, now, free_);
+    if (utility_.active()) {
+      const bool issued = !line.runs_on[launch];
+      const bool first = issued && utility_.first_there(block.device, part);
+      line.runtime_time[at] = utility_.start(device, now, first, crossings_[task], free_) +
+                              (issued ? utility_.dispatch(device) : 0);
+      line.end_time[at] += line.runtime_time[at];
+      line.owed[at] = utility_.owed(device);
+    }
+    free_[device] = line.end_time[at];
+    finish_task(line, ready.round, task);
+  } else {
+    const Flow& flow = *graph_.flows()[~owner_[task]];
+    const int hop = task - line.first_hop[~owner_[task]];
+    remaining_[device] -= flow.hops[hop].time;
+    line.end_time[at] = now + flow.hops[hop].time;
+    const bool follows = hop > flow.transfers[flow.hops[hop].transfer].first_hop;
+    if (follows) line.end_time[at] = hop_end(line.end_time[at], line.end_time[at - 1]);
+    free_[device] = line.end_time[at];
+    finish_hop(line, ready.round, task);
+  }
+  last_[device] = at;
+  line.iteration_time = std::max(line.iteration_time, line.end_time[at]);
+  push(free_[device], static_cast<std::uint32_t>(line.tasks + device));
+}
+
+bool Rounds::play(Timeline& line, std::int64_t limit, const std::vector<std::int64_t>* tails) {
+  lay_out(line);
+  find_waits(line);
+  count_predecessors(line);
+  const auto all = static_cast<std::size_t>(line.tasks);
+  std::fill_n(line.ready_time.begin(), all, 0);
+  std::fill_n(line.start_time.begin(), all, 0);
+  std::fill_n(line.end_time.begin(), all, 0);
+  std::fill_n(line.cause.begin(), all, Cause{});
+  const std::size_t users = graph_.load().size();
+  const int devices = graph_.problem().machine.devices();
+  free_.assign(users, 0);
+  last_.assign(users, 0);
+  remaining_ = graph_.load();
+  queues_.resize(users);
+  for (auto& queue : queues_) queue.clear();
+  is_woken_.assign(users, 0);
+  events_.clear();
+  played_ = 0;
+  if (utility_.active()) find_runtime_work(line);
+  if (line.iteration_time > limit) return false;
+  for (int t = 0; t < launch_tasks_; ++t) {
+    for (int j = first_round_[t]; j < rounds_; ++j) {
+      if (pending_[index(j, t)] == 0) push(0, static_cast<std::uint32_t>(index(j, t)));
+    }
+  }
+  const auto user_of = [&](int task) {
+    const int owner = owner_[task];
+    if (owner >= 0) return graph_.blocks()[owner].device[task - line.first_task[owner]];
+    return devices + graph_.flows()[~owner]->hops[task - line.first_hop[~owner]].link;
+  };
+  while (!events_.empty()) {
+    const std::int64_t now = events_.front().time;
+    woken_.clear();
+    while (!events_.empty() && events_.front().time == now) {
+      const auto what = static_cast<int>(events_.front().what);
+      std::pop_heap(events_.begin(), events_.end(), std::greater<>());
+      events_.pop_back();
+      int user = what - line.tasks;
+      if (user < 0) {
+        user = user_of(what % tasks_);
+        queues_[user].push_back({what / tasks_, now, static_cast<std::uint32_t>(what % tasks_)});
+        std::push_heap(queues_[user].begin(), queues_[user].end(), std::greater<>());
+      }
+      if (!is_woken_[user]) woken_.push_back(user);
+      is_woken_[user] = 1;
+    }
+    std::sort(woken_.begin(), woken_.end());
+    for (int user : woken_) {
+      is_woken_[user] = 0;
+      auto& queue = queues_[user];
+      if (queue.empty() || free_[user] > now) continue;
+      const Ready ready = queue.front();
+      std::pop_heap(queue.begin(), queue.end(), std::greater<>());
+      queue.pop_back();
+      start(line, user, ready, now);
+      const int owner = owner_[ready.task];
+      const bool late = tails != nullptr && owner >= 0 && now > limit - (*tails)[owner];
+      if (late || free_[user] > limit - remaining_[user]) return false;
+    }
+  }
+  std::int64_t all_tasks = 0;
+  for (int first : first_round_) all_tasks += rounds_ - first;
+  if (played_ != all_tasks) throw std::logic_error("micro-batches wait for each other");
+  return true;
+}
+
+}  // namespace flexlegion
