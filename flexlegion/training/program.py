@@ -329,6 +329,8 @@ class Program:
         Of what each micro-batch has its own, those of all, one after the other.
 
         A field of the iteration is read as one of the tensors in the plan's `of_iteration`.
+        Activations and their gradients that take turns in memory are refused, unless the plan's
+        granularity has `keep_tensors`.
         """
         if field == "gradient" and self.plan.lookups(tensor):
             return self._table_gradient(tensor)

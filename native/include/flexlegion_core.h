@@ -305,7 +305,7 @@ typedef struct {
   int32_t n_tasks;
   const fl_task *tasks;
   const int64_t *load;      /* of each device and link, the time that it is busy */
-  const int64_t *allocated; /* of each memory, the bytes if nothing is given back */
+  const int64_t *allocated; /* of each memory, the bytes that it holds throughout */
   const int64_t *contents;  /* of each memory, of each content: its share of these */
   const int64_t *peak;      /* of each memory, the most bytes at one time */
 } fl_timeline;

@@ -102,6 +102,11 @@ std::map<Place, DeviceBoxes> boxes_of(const Plan& plan, const Registers& registe
   return boxes;
 }
 
+bool uniform(const DeviceBoxes& boxes) {
+  return std::all_of(boxes.begin(), boxes.end(),
+                     [](const auto& one) { return one.second.uniform; });
+}
+
 int slots_of(const Plan& plan, const Place& place) {
   if (place.field == Field::gradient) return plan.gradients[place.tensor].slots;
   return place.field == Field::partial ? plan.values[place.tensor].slots : 1;
@@ -189,13 +194,12 @@ std::map<Place, Tenancy> tenancies_of(const Graph& graph, const GraphFacts& fact
   std::map<std::pair<int, std::uint64_t>, Place> homes;
   for (const auto& [place, its] : boxes) {
     if (place.field == Field::gradient && !plan.gradients[place.tensor].fully_written) continue;
-    const bool uniform =
-        std::all_of(its.begin(), its.end(), [](const auto& one) { return one.second.uniform; });
-    TenantKey key(slots_of(plan, place), plan.buffers[place.tensor], uniform);
+    TenantKey key(slots_of(plan, place), plan.buffers[place.tensor], uniform(its));
     for (const auto& [device, box] : its) key.add(device, box.read, box.written);
     const int number = registers.at(place);
     const Place home = homes.try_emplace({number, key.value()}, place).first->second;
-    tenancies[place] = {number, static_cast<int>(tenancies.size()), key.value(), uniform, home};
+    tenancies[place] = {number, static_cast<int>(tenancies.size()), key.value(), uniform(its),
+                        home};
   }
   return tenancies;
 }
@@ -235,11 +239,11 @@ void verify_tenancies(const Graph& graph, const Plan& plan) {
       const bool apart = lives.at(a).second < lives.at(b).first;
       const auto alike = [](const auto& mine, const auto& its) {
         return mine.first == its.first && mine.second.read == its.second.read &&
-               mine.second.written == its.second.written &&
-               mine.second.uniform == its.second.uniform;
+               mine.second.written == its.second.written;
       };
       const DeviceBoxes &mine = boxes.at(a), &its = boxes.at(b);
-      const bool same = std::equal(mine.begin(), mine.end(), its.begin(), its.end(), alike);
+      const bool same = uniform(mine) == uniform(its) &&
+                        std::equal(mine.begin(), mine.end(), its.begin(), its.end(), alike);
       if (apart && same && type_of(graph, a) == type_of(graph, b) &&
           graph.tensors[a.tensor].shape == graph.tensors[b.tensor].shape &&
           slots_of(plan, a) == slots_of(plan, b) &&

@@ -9,8 +9,9 @@
 //   linear scan of register allocation (Poletto and Sarkar, 1999) over the order of issue.
 // - *Who does* is the strategy's to decide. Tenants of a register share memory if every device
 //   touches the same rectangles of both (TenantKey). Then sharing costs no memory, and whoever
-//   writes the second tensor on a device waits for tasks of that device alone, which come before it
-//   anyway. Tenants that differ keep memory of their own.
+//   writes the second tensor on a device waits for tasks of that device, which come before it
+//   anyway, and until other devices have fetched what they read of the first; of that wait the
+//   simulator does not know. Tenants that differ keep memory of their own.
 //
 // So a proposal of the search changes the keys of the tensors that it touches, and nobody's number.
 //

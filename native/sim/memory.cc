@@ -136,8 +136,8 @@ std::vector<std::int64_t> peak_memory(const TaskGraph& graph, const Timeline& li
   return held;
 }
 
-// Nothing is given back within an iteration, so there is nothing to sweep over. Tensors that take
-// turns in a register hold it once.
+// What is allocated stays throughout, so there is nothing to sweep over. Tensors that take turns in
+// a register hold it once.
 std::vector<std::int64_t> memory_contents(const TaskGraph& graph) {
   std::vector<std::int64_t> bytes(
       static_cast<std::size_t>(graph.problem().machine.memories) * kContents, 0);

@@ -54,7 +54,7 @@ class TaskGraph {
   std::int64_t heaviest_load() const;
   // What the iteration takes at least by its dependencies.
   PathBounds& paths() { return paths_; }
-  // Bytes held in each memory, if nothing is given back within an iteration.
+  // Bytes held in each memory throughout. Tenants that share a register hold it once.
   const std::vector<std::int64_t>& memory() const { return memory_; }
   // By how many bytes memories do not suffice, all told; those of an exported program, if one is to
   // fit.

@@ -14,12 +14,13 @@ from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
 SIZES = {"alexnet": {"input_shape": (127, 127, 3)}}
 
 
-# Small networks' weights are not cut at all unless small shards are allowed.
-@pytest.mark.parametrize("shard_bytes", [8, DEFAULT_GRANULARITY.shard_bytes])
+# Small networks' weights are not cut at all unless small shards are allowed, and their tensors take
+# turns in memory only where few launches run as one.
+@pytest.mark.parametrize("granularity", [Granularity(8, 1), DEFAULT_GRANULARITY])
 @settings(max_examples=80)
 @given(data=st.data())
-def test_random_plans(data: st.DataObject, shard_bytes: int) -> None:
-    plan = data.draw(plans(Granularity(shard_bytes)))
+def test_random_plans(data: st.DataObject, granularity: Granularity) -> None:
+    plan = data.draw(plans(granularity))
     for check in CHECKS:
         check(plan)
     assert plan.describe().count("\n") > len(plan.launches)

@@ -69,6 +69,7 @@ def test_plan_and_simulator_share_alike(name: str) -> None:
         }
         for of, strategy in strategies.items():
             plan = Plan(strategy, model.outputs, 2, granularity=granularity)
+            plan.verify()
             timeline = full(problem, strategy)
             for device in topology.devices:
                 allocated = timeline.allocated_bytes[device.memory]
