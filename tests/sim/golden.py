@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
+from pipelines import pipeline
 from simulated import finely_cut, strategy_of
 
 from flexlegion import Model
@@ -134,12 +136,19 @@ def nmt_gnmt() -> Known:
     return _zoo(model, "k80x4", "gnmt")
 
 
+def one_forward_one_backward(stages: int) -> Known:
+    """Four micro-batches in a pipeline, of which p - s can be under way at stage s of p."""
+    line = pipeline(stages, 4, [stages - stage for stage in range(stages)])
+    return line.problem, line.strategy
+
+
 GOLDEN: dict[str, Callable[[], Known]] = {
     "figure5": figure5,
     "lenet-p100x2-data": lenet_data,
     "alexnet-p100x4-one-weird-trick": alexnet_one_weird_trick,
     "rnnlm-p100x4-hybrid": rnnlm_hybrid,
     "nmt-k80x4-gnmt": nmt_gnmt,
+    **{f"pipeline-{p}": partial(one_forward_one_backward, p) for p in (2, 4, 8)},
 }
 
 
@@ -160,9 +169,10 @@ def lines(timeline: Timeline) -> Iterator[str]:
     for name, size in timeline.peak_memory_bytes.items():
         yield f"memory of {name} peak {size} allocated {timeline.allocated_bytes[name]}"
     for row in timeline.tasks:
+        of = f" of micro-batch {row['round']}" if timeline.problem.graph.micro_batches > 1 else ""
         hop = f" hop {row['hop']} {row['bytes']} bytes" if row["hop"] >= 0 else ""
         yield (
-            f"{timeline.places[row['device']]}: {timeline.describe(row)}{hop}, "
+            f"{timeline.places[row['device']]}: {timeline.describe(row)}{of}{hop}, "
             f"ready {row['ready_time']} start {row['start_time']} end {row['end_time']}"
         )
 

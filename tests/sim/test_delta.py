@@ -12,6 +12,9 @@ from deltas import OWN, SMALL, Case, Counts, run
 
 SHALLOW = [name for name in (*SMALL, *OWN) if name not in ("inception_v3", "resnet101")]
 
+# Networks that compute each sample by itself, so that there can be micro-batches of them.
+APART = ("mlp", "alexnet", "nmt", "rnnlm", "transformer", "images", "sequences", "tables")
+
 # (cases, proposals to each): small machines thoroughly, large ones at least once.
 PLAN = [
     *((Case(name, "p100x4", 5), 60) for name in SHALLOW),
@@ -23,6 +26,8 @@ PLAN = [
     *((Case(name, "p100x64", 5), 10) for name in ("lenet", "rnnlm", "nmt", "images")),
     (Case("alexnet", "k80x64"), 10),
     *((Case(name, "p100x4", fused_launches=1), 30) for name in ("nmt", "resnet101", "transformer")),
+    *((Case(name, "p100x4", 5, micro_batches=4), 30) for name in APART),
+    *((Case(name, "shared", micro_batches=2), 20) for name in APART),
 ]
 
 

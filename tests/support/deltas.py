@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,8 @@ class Case:
         Weights' shards are not smaller.
     fused_launches
         So many launches at most run as one: the fewer, the sooner tensors take turns in memory.
+    micro_batches
+        Proposals then say at how many of them an operator can be, too.
     """
 
     network: str
@@ -109,6 +111,7 @@ class Case:
     largest: int = 20_000
     shard_bytes: int = 1
     fused_launches: int | None = None
+    micro_batches: int = 1
 
 
 def topology_of(machine: str) -> Topology:
@@ -124,7 +127,7 @@ def topology_of(machine: str) -> Topology:
 def problem_for(case: Case, seed: int = 0, costs: CostModel | None = None) -> Problem:
     """Its problem; batches are small, so that other dimensions than samples have to be split."""
     topology = topology_of(case.machine)
-    batch = max(8, len(topology.names))
+    batch = max(8, len(topology.names)) * (2 if case.micro_batches > 1 else 1)
     if case.network in OWN:
         model = Model(batch)
         OWN[case.network](model)
@@ -137,6 +140,7 @@ def problem_for(case: Case, seed: int = 0, costs: CostModel | None = None) -> Pr
         LOSSES.get(case.network),
         clips=case.machine == "shared",
         granularity=Granularity(case.shard_bytes, case.fused_launches),
+        micro_batches=case.micro_batches,
     )
 
 
@@ -182,7 +186,20 @@ def difference(ours: Timeline, theirs: Timeline) -> str:
 
 
 def proposal(problem: Problem, rng: np.random.Generator) -> dict[str, ParallelConfig]:
-    """For one operator or several any degrees on any devices, one of them maybe several times."""
+    """For one operator or several any degrees on any devices, one of them maybe several times.
+
+    With micro-batches, any number of them can be under way at it.
+    """
+    changes = _divided(problem, rng)
+    if (rounds := problem.graph.micro_batches) == 1:
+        return changes
+    return {
+        name: replace(config, buffers=int(rng.integers(1, rounds + 1)))
+        for name, config in changes.items()
+    }
+
+
+def _divided(problem: Problem, rng: np.random.Generator) -> dict[str, ParallelConfig]:
     operators = problem.graph.operators
     names = problem.devices.names
     count = min(len(operators), 1 if rng.random() < 0.7 else int(rng.integers(2, 6)))

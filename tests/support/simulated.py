@@ -23,6 +23,7 @@ from flexlegion.strategy.configuration import SPLIT, ParallelConfig, Sums, split
 from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
 from flexlegion.strategy.strategy import ResolvedStrategy
 from flexlegion.transforms.losses import add_losses
+from flexlegion.transforms.micro_batches import micro_batched
 
 
 class ArbitraryCosts(CostModel):
@@ -99,10 +100,12 @@ def problem_of(
     clips: bool = False,
     granularity: Granularity = DEFAULT_GRANULARITY,
     dimensions: Collection[DimKind] = SPLIT,
+    micro_batches: int = 1,
 ) -> Problem:
     """A model's training on a machine."""
-    graph = add_losses(model.graph, model.outputs, loss or "sparse_categorical_crossentropy")
-    return Problem(graph, topology, costs, model.outputs, states, clips, granularity, dimensions)
+    whole = add_losses(model.graph, model.outputs, loss or "sparse_categorical_crossentropy")
+    graph, outputs = micro_batched(whole, model.outputs, micro_batches)
+    return Problem(graph, topology, costs, outputs, states, clips, granularity, dimensions)
 
 
 # Otherwise, small networks' weights are not cut into shards.

@@ -1,0 +1,166 @@
+"""Pipelines of equal stages: what theory says of them, to the nanosecond.
+
+A stage takes F = 1000 ns forward and B = 2000 ns backward. With p stages, the last micro-batch of m
+leaves the pipeline after (m + p - 1)(F + B), of which a device computes for m (F + B). What else
+takes time on the longest path takes 1 ns each, and is counted here:
+
+- 1, as the first micro-batch is loaded, at the first stage;
+- 2 m, as the last stage computes the loss, forward and backward, between those of a micro-batch;
+- m - 1, as the last stage loads the labels of the next micro-batch where it has one register of
+  them: it is busy from the first micro-batch on, and only then is that register free. With m
+  registers, the labels of all are there before the first micro-batch is;
+- 1, as the first stage updates its weight when its last backward task is over.
+
+With one register at each stage, a micro-batch waits until the one before has left: m p (F + B). Its
+labels are loaded while the stages before compute; each micro-batch is loaded, at the first stage.
+
+Of several layers a stage, one is updated after the other. In the last micro-batch, the weight of a
+layer can be updated when its backward task ends, as can the layer before go on; the two of them
+are ready at one time, and what was issued first runs first: the backward task. The next one was
+ready later than that update. So of l layers, l - 2 updates are between the backward tasks of each
+stage, and two follow the last one of the first stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+from pipelines import BACKWARD, FORWARD, pipeline
+
+from flexlegion.plan.passes import PASSES
+from flexlegion.sim.simulator import Timeline
+
+Buffers = Callable[[int, int], list[int]]  # of so many stages and micro-batches
+
+ROUND = FORWARD + BACKWARD
+STAGES, ROUNDS = (2, 4, 8), (1, 2, 3, 4, 8, 16)
+
+
+def one(stages: int, rounds: int) -> list[int]:
+    """Nothing is under way but one micro-batch."""
+    del rounds
+    return [1] * stages
+
+
+def as_deep(stages: int, rounds: int) -> list[int]:
+    """What is needed to keep all stages busy: at stage s of p, p - s."""
+    del rounds
+    return [stages - stage for stage in range(stages)]
+
+
+def all_of_them(stages: int, rounds: int) -> list[int]:
+    """Nobody ever waits for a register."""
+    return [rounds] * stages
+
+
+def updates(stages: int, layers: int) -> int:
+    """The ns that updates are on the longest path."""
+    return 1 if layers == 1 else stages * (layers - 2) + 2
+
+
+@pytest.mark.parametrize("layers", [1, 4])
+@pytest.mark.parametrize("rounds", ROUNDS)
+@pytest.mark.parametrize("stages", STAGES)
+def test_iteration_time(stages: int, rounds: int, layers: int) -> None:
+    """As theory has it, with the nanoseconds told above."""
+
+    def time(buffers: Buffers) -> int:
+        line = pipeline(stages, rounds, buffers(stages, rounds), layers=layers)
+        return line.iteration_time_ns
+
+    ideal = (rounds + stages - 1) * ROUND
+    losses, last = 2 * rounds, updates(stages, layers)
+    assert time(as_deep) == ideal + 1 + losses + (rounds - 1) + last
+    assert time(all_of_them) == ideal + 1 + losses + last
+    assert time(one) == rounds * stages * ROUND + rounds + losses + last
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+@pytest.mark.parametrize("stages", STAGES)
+def test_bubble(stages: int, rounds: int) -> None:
+    """Of the whole time, devices are idle for (p - 1) / (m + p - 1)."""
+    line = pipeline(stages, rounds, as_deep(stages, rounds))
+    idle = 1 - line.computation_time_ns / (stages * line.iteration_time_ns)
+    assert idle == pytest.approx((stages - 1) / (rounds + stages - 1), abs=2e-3)
+
+
+def stage_tasks(line: Timeline, stage: int) -> list[tuple[int, int, str, int]]:
+    """(start, end, pass, micro-batch) of a stage's layers, in the order of time."""
+    rows = [row for row in line.tasks if row["hop"] < 0 and row["device"] == stage]
+    names = [op.name for op in line.problem.graph.operators]
+    of_layers = [
+        row
+        for row in rows
+        if PASSES[row["pass"]] in ("forward", "backward") and "stage" in names[row["index"]]
+    ]
+    return sorted(
+        (int(row["start_time"]), int(row["end_time"]), PASSES[row["pass"]], int(row["round"]))
+        for row in of_layers
+    )
+
+
+@pytest.mark.parametrize("buffers", [one, as_deep, all_of_them])
+@pytest.mark.parametrize("layers", [1, 4])
+@pytest.mark.parametrize("stages", STAGES)
+def test_never_more_than_registers(stages: int, layers: int, buffers: Buffers) -> None:
+    """As many micro-batches are under way at a stage as its tensors have registers, at most."""
+    rounds = 12
+    its = buffers(stages, rounds)
+    line = pipeline(stages, rounds, its, layers=layers)
+    for stage in range(stages):
+        tasks = stage_tasks(line, stage)
+        spans = []
+        for number in range(rounds):
+            of_round = [task for task in tasks if task[3] == number]
+            assert len(of_round) == 2 * layers
+            spans.append((of_round[0][0], of_round[-1][1]))
+        at_once = max(sum(begin <= moment < end for begin, end in spans) for moment, _ in spans)
+        assert at_once <= its[stage]
+        if buffers is not all_of_them:
+            assert at_once == its[stage]  # and they are of use
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+@pytest.mark.parametrize("stages", STAGES)
+def test_one_forward_one_backward(stages: int, rounds: int) -> None:
+    """The order of the schedule 1F1B follows from the registers, on each device.
+
+    At stage s of p, the first p - s micro-batches go forward; then one goes backward whenever
+    another one has gone forward, and in the end those that are left.
+    """
+    line = pipeline(stages, rounds, as_deep(stages, rounds))
+    for stage in range(stages):
+        first = min(stages - stage, rounds)
+        expected = [("forward", number) for number in range(first)]
+        for number in range(rounds):
+            expected.append(("backward", number))
+            if number + first < rounds:
+                expected.append(("forward", number + first))
+        assert [(pass_, number) for *_, pass_, number in stage_tasks(line, stage)] == expected
+
+
+@pytest.mark.parametrize("layers", [1, 4])
+def test_a_device_takes_one_task_at_a_time(layers: int) -> None:
+    """Whatever the rounds."""
+    line = pipeline(4, 8, as_deep(4, 8), layers=layers)
+    for stage in range(4):
+        tasks = stage_tasks(line, stage)
+        assert all(end <= begin for (_, end, *_), (begin, *_) in pairwise(tasks))
+
+
+@pytest.mark.parametrize("rounds", [2, 4, 8])
+def test_interleaved_chunks(rounds: int) -> None:
+    """Devices that have two runs of layers, in turn, gain by it with two stages and micro-batches.
+
+    In larger pipelines, the interleaved schedule (Narayanan et al. 2021, section 2.2) has a bubble
+    half as large: a device takes a later micro-batch's forward task before an earlier one's in the
+    second run. Here the oldest goes first, so nothing is gained there, and nothing lost.
+    """
+    two = pipeline(2, 2, [2, 2], chunks=2)
+    assert two.iteration_time_ns - (2 * ROUND + ROUND // 2) in range(20)
+    plain = pipeline(4, rounds, as_deep(4, rounds)).iteration_time_ns
+    interleaved = pipeline(4, rounds, [rounds] * 4, chunks=2).iteration_time_ns
+    assert interleaved >= (rounds + 3 / 2) * ROUND
+    assert interleaved <= plain * 1.01
