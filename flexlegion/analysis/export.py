@@ -223,6 +223,11 @@ def program_of(its: Given, to: str) -> Exported:
 
 def _check_numbers(network: Network, to: str) -> None:
     """Raise `UserError` if programs cannot compute or store as a network is to be trained."""
+    if (number := network.training.micro_batches) > 1:
+        raise UserError(
+            f"a program for {to} takes a batch as a whole, not in {number:,} micro-batches; give "
+            "1, with which its devices need more memory"
+        )
     storage = network.training.storage
     if storage != DEFAULT_STORAGE:
         raise UserError(

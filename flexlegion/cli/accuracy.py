@@ -183,6 +183,7 @@ def _measured(
         "clip_norm": network.training.optimizer.clip_norm,
         "precision": network.training.precision,
         "storage": network.training.storage,
+        "micro_batches": network.training.micro_batches,
     }
     facts = network.about() | {
         "options": asked(args) | trained,

@@ -81,6 +81,7 @@ HANDED_ON = (
     "clip_norm",
     "precision",
     "storage",
+    "micro_batches",
 )
 OF_ONE_NETWORK = (
     "size",
@@ -247,6 +248,7 @@ def _trained(cases: Iterable[dict[str, Any]]) -> str:
         ("clip_norm", "clipped to norm", None),
         ("precision", "precision", DEFAULT),
         ("storage", "stored as", DEFAULT_STORAGE),
+        ("micro_batches", "micro-batches", 1),
     ):
         ran = [case["facts"].get("options", case["facts"]) for case in cases if "facts" in case]
         values = {options.get(key, usual) for options in ran}

@@ -126,4 +126,7 @@ class Network:
         its = self.training
         precision = "" if its.precision == DEFAULT else f", {its.precision}"
         storage = "" if its.storage == DEFAULT_STORAGE else f", stored as {its.storage}"
-        return f"{self.reference or 'model'} (batch {self.batch_size}{sizes}{precision}{storage})"
+        number = its.micro_batches
+        parts = "" if number == 1 else f" in {number:,} micro-batches"
+        what = f"batch {self.batch_size}{parts}{sizes}{precision}{storage}"
+        return f"{self.reference or 'model'} ({what})"

@@ -62,7 +62,7 @@ class Move:
     task
         Its number in the launch.
     bytes
-        How many.
+        How many, in all micro-batches.
     """
 
     launch: Launch
@@ -73,6 +73,8 @@ class Move:
 
 def moves(plan: Plan, memory_of: Mapping[str, str]) -> list[Move]:
     """What a training iteration moves between memories.
+
+    Every micro-batch moves what one does, but for weights and their gradients, which are read once.
 
     Parameters
     ----------
@@ -95,7 +97,8 @@ def moves(plan: Plan, memory_of: Mapping[str, str]) -> list[Move]:
                 if r.privilege != "write" and not _empty(r.boxes[k]):
                     elements = fields[_field(r)].read(memory_of[device], r.boxes[k])
                     if counted and elements:
-                        found.append(Move(launch, r, k, r.element_bytes * elements))
+                        times = 1 if _is_of_iteration(r, plan) else plan.graph.micro_batches
+                        found.append(Move(launch, r, k, times * r.element_bytes * elements))
             for r, (k, device) in tasks:
                 if r.privilege != "read" and not _empty(r.boxes[k]):
                     fields[_field(r)].write(memory_of[device], r.boxes[k])
@@ -105,6 +108,11 @@ def moves(plan: Plan, memory_of: Mapping[str, str]) -> list[Move]:
 def moved_bytes(plan: Plan, memory_of: Mapping[str, str]) -> int:
     """Bytes that a training iteration moves between memories; see `moves`."""
     return sum(move.bytes for move in moves(plan, memory_of))
+
+
+def _is_of_iteration(r: Requirement, plan: Plan) -> bool:
+    """Whether all micro-batches have the same, or add to the same."""
+    return r.tensor.kind == "weight" or r.field in plan.of_iteration
 
 
 def _field(r: Requirement) -> Any:

@@ -236,6 +236,8 @@ class Plan:
     def describe(self) -> str:
         """The plan as text: each launch, its tasks' devices and tiles; then bytes a device."""
         lines = []
+        if (number := self.graph.micro_batches) > 1:
+            lines.append(f"the first of {number:,} micro-batches, and what follows the last")
         for launch in self.launches:
             lines += self._describe_launch(launch)
         lines.append("memory")

@@ -113,6 +113,8 @@ class Timeline:
                 "ready_time_ns": int(row["ready_time"]),
                 "exe_time_ns": int(row["exe_time"]),
             }
+            if self.problem.graph.micro_batches > 1:  # of what ends the iteration, the last
+                details["micro_batch"] = int(row["round"])
             for what in ("contention_time", "runtime_time"):
                 if row[what]:
                     details[f"{what}_ns"] = int(row[what])

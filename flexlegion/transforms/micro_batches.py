@@ -85,17 +85,19 @@ def _copied(op: Operator, batch: int, samples: int, copies: dict[Tensor, Tensor]
 
 def _check_apart(op: Operator, batch: int, same: Set[Tensor]) -> None:
     """Whatever an operator computes of a sample, it must compute of that sample alone."""
+    name = f"operator '{op.name}' ({op.kind.type})"
+    if op.kind.is_loss and set(op.inputs) <= same:
+        raise UserError(
+            f"{name} adds to the loss once a batch, so it cannot be trained in micro-batches"
+        )
     for _, tensor, access in op.operands:
         apart = tensor.shape[0] == batch and access.map[0] == along(0)
         if not (apart or tensor in same):
             raise UserError(
-                f"operator '{op.name}' ({op.kind.type}) needs all samples of a batch together, so "
-                "it cannot be trained in micro-batches"
+                f"{name} needs all samples of a batch together, so it cannot be trained in "
+                "micro-batches"
             )
-    states = [weight for weight in op.weights if weight.state]
-    if states or (op.kind.is_loss and set(op.inputs) <= same):
-        what = f"changes '{states[0].name}'" if states else "adds to the loss"
+    if states := [weight.name for weight in op.weights if weight.state]:
         raise UserError(
-            f"operator '{op.name}' ({op.kind.type}) {what} once a batch, so it cannot be trained "
-            "in micro-batches"
+            f"{name} changes '{states[0]}' once a batch, so it cannot be trained in micro-batches"
         )

@@ -99,6 +99,7 @@ NETWORK = {
     "loss": Row({"--loss": "mean_squared_error"}, {"loss": "mean_squared_error"}, moves=True),
     "precision": Row({"--precision": "tf32"}, {"precision": "tf32"}, moves=True),
     "storage": Row({"--storage": "bf16"}, {"storage": "bf16"}, moves=True),
+    "micro_batches": Row({"--micro-batches": "2"}, {"micro_batches": 2}, moves=True),
 }
 _NO_DATA_BASE = Row(
     {"--profile-db": "FOLDER/nosuch.db"}, shows=says("nosuch.db: no such profile"), status=2
@@ -181,6 +182,9 @@ ROWS: dict[str, dict[str, Row]] = {
     | {
         "storage": Row(
             {"--storage": "bf16"}, shows=says("in single precision, not in bf16"), status=2
+        ),
+        "micro_batches": Row(
+            {"--micro-batches": "2"}, shows=says("as a whole, not in 2 micro-batches"), status=2
         ),
     }
     | MACHINE

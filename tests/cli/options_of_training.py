@@ -49,6 +49,7 @@ NETWORK = {
     "--batch-size": "16",
     "--loss": "mean_squared_error",
     "--storage": STORAGE,
+    "--micro-batches": "2",
     "--clip-norm": "0.7",
 }
 MOMENTUM = {"--optimizer": "sgd", "--lr": "0.02", "--momentum": "0.5", "--weight-decay": "0.01"}
@@ -177,6 +178,7 @@ def _network(run: str, within: str = "") -> dict[str, Shown | None]:
         "batch_size": 16,
         "loss": "mean_squared_error",
         "storage": STORAGE,
+        "micro_batches": 2,
         "clip_norm": 0.7,
     }
     keys = {"size": "sizes.hidden", "clip_norm": "hyperparameters.clip_norm"}

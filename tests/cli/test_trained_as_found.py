@@ -19,6 +19,7 @@ from flexlegion.cli.training import prepared
 from flexlegion.objective.training import TrainingOptions, TrainingSpec, options_in
 
 FOUND = ["--optimizer", "adam", "--clip-norm", "0.5", "--precision", "bf16", "--storage", "fp16"]
+FOUND += ["--micro-batches", "2"]
 
 
 @pytest.fixture(scope="module")
@@ -42,19 +43,20 @@ def trained(file: Path, *words: str) -> tuple[TrainingSpec, str]:
 def test_train_takes_it_from_the_file(file: Path, data: str) -> None:
     training, said = trained(file, "--data", data)
     assert training == TrainingSpec(
-        "sparse_categorical_crossentropy", None, Adam(clip_norm=0.5), "bf16", "fp16"
+        "sparse_categorical_crossentropy", None, Adam(clip_norm=0.5), "bf16", "fp16", 2
     )
-    assert said == "optimizer adam with clip_norm 0.5, precision bf16, storage fp16"
+    others = "precision bf16, storage fp16, micro batches 2"
+    assert said == f"optimizer adam with clip_norm 0.5, {others}"
 
 
 def test_an_option_wins(file: Path) -> None:
     training, said = trained(file, "--optimizer", "sgd", "--storage", "fp32", "--momentum", "0.9")
     assert training.optimizer == SGD(momentum=0.9)
     assert (training.precision, training.storage) == ("bf16", "fp32")
-    assert said == "precision bf16"
+    assert said == "precision bf16, micro batches 2"
     training, said = trained(file, "--lr", "0.1", "--precision", "fp32", "--clip-norm", "2")
     assert training.optimizer == Adam(lr=0.1, clip_norm=2.0)
-    assert said == "optimizer adam, storage fp16"
+    assert said == "optimizer adam, storage fp16, micro batches 2"
     with pytest.raises(UserError, match="--momentum goes with --optimizer sgd, not adam"):
         trained(file, "--momentum", "0.9")
 
@@ -70,7 +72,7 @@ def test_what_is_for_another_network_is_not_taken(file: Path) -> None:
 def test_simulations_take_the_same(file: Path, capsys: Capture) -> None:
     facts = json_of(capsys, "simulate", "--strategy", str(file), "--machine", "a100x2")
     found = json.loads(file.read_text())["found"]
-    for key in ("optimizer", "hyperparameters", "loss", "precision", "storage"):
+    for key in ("optimizer", "hyperparameters", "loss", "precision", "storage", "micro_batches"):
         assert facts[key] == found[key]
 
 
@@ -81,6 +83,8 @@ def test_simulations_take_the_same(file: Path, capsys: Capture) -> None:
         ({"precision": "fp31"}, "unknown precision 'fp31' (did you mean 'fp32'?); "),
         ({"hyperparameters": [1]}, "'found' has the hyperparameters [1], which is none"),
         ({"hyperparameters": {"rho": 1}}, '"rho" with the value 1 is no hyper-parameter of adam'),
+        ({"micro_batches": "2"}, "'found' has the micro_batches \"2\", which is none"),
+        ({"micro_batches": 0}, "the number of micro-batches is 1 to 4,096, but is 0"),
         ({"loss_weights": "2"}, "'found' has the loss_weights \"2\", which is none"),
     ],
 )
@@ -98,7 +102,7 @@ def test_mistakes_of_a_file(
 def test_facts_are_read_back() -> None:
     """Each field of a spec is an option of the functions, and a file can hold it."""
     spec = TrainingSpec(
-        ["huber", "huber"], [1.0, 2.0], AdamW(lr=0.5, clip_norm=1.0), "tf32", "bf16"
+        ["huber", "huber"], [1.0, 2.0], AdamW(lr=0.5, clip_norm=1.0), "tf32", "bf16", 4
     )
     assert set(vars(spec)) == set(TrainingOptions.__annotations__)
     assert TrainingSpec.of(**options_in(json.loads(json.dumps(spec.facts())), "s.json")) == spec
