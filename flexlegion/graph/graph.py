@@ -335,7 +335,7 @@ class Graph:
 
     def copy(self) -> Graph:
         """A graph of the same nodes that can be extended without changing this one."""
-        return Graph(list(self.tensors), list(self.operators))
+        return replace(self, tensors=list(self.tensors), operators=list(self.operators))
 
     @property
     def inputs(self) -> list[Tensor]:

@@ -22,12 +22,15 @@ class Pass:
         the bytes that it touches.
     priced_as
         The name of the pass whose price it has.
+    closing
+        Whether it ends an iteration: once, after all micro-batches.
     """
 
     name: str
     of: str
     price: str
     priced_as: str
+    closing: bool
 
 
 def _texts(pointer: object, count: int) -> list[str]:
@@ -43,7 +46,7 @@ def _vocabulary() -> tuple[tuple[Pass, ...], tuple[str, ...], tuple[str, ...]]:
     called = [native.ffi.string(row.name).decode() for row in rows]
     of, price = names("fl_of"), names("fl_price")
     passes = (
-        Pass(name, of[row.of], price[row.price], called[row.priced_as])
+        Pass(name, of[row.of], price[row.price], called[row.priced_as], bool(row.closing))
         for name, row in zip(called, rows, strict=True)
     )
     return (
@@ -56,6 +59,7 @@ def _vocabulary() -> tuple[tuple[Pass, ...], tuple[str, ...], tuple[str, ...]]:
 # By number: the passes; the fields of tensors, and of the iteration; why a launch touches one.
 ROWS, FIELDS, ROLES = _vocabulary()
 PASSES = tuple(row.name for row in ROWS)
+CLOSING = tuple(row.name for row in ROWS if row.closing)
 # Whose tasks have times of their own in the cost table, and which prices grow with the bytes.
 TASK_PASSES = tuple(row.name for row in ROWS if row.price == "of_task")
 LINEAR_PASSES = tuple(

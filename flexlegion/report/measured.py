@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from flexlegion.bindings import native
 from flexlegion.machine.running import RunningMachine, all_gather
+from flexlegion.plan.passes import CLOSING
 from flexlegion.plan.plan import Box, Plan
 from flexlegion.profiling.timing import clock_offset
 from flexlegion.report.perfetto import Slice, Track, write_trace
@@ -86,15 +87,21 @@ class MeasuredTimeline:
         totals = dict.fromkeys(self.machine.devices.names, 0)
         names = self.machine.devices.names
         needs = predecessors(self.plan)
-        ends: dict[tuple[int, int], int] = {}  # of the latest iteration in which a task ran
+        # Of each micro-batch, a task's latest end. What ends an iteration waits for all of them.
+        rounds = range(self.plan.graph.micro_batches)
+        ends: dict[tuple[int, int, int], int] = {}
         free: dict[int, int] = {}
         for row in self.tasks:
             task, device = (int(row["launch"]), int(row["part"])), int(row["device"])
+            mine = int(row["round"])
+            pass_ = self.plan.launches[task[0]].pass_ if task[0] >= 0 else ""
+            awaited = rounds if pass_ in CLOSING else (mine,)
             start, end = int(row["start_time"]), int(row["end_time"])
-            could = max([free.get(device, start), *(ends.get(p, 0) for p in needs.get(task, ()))])
+            before = [ends.get((*p, j), 0) for p in needs.get(task, ()) for j in awaited]
+            could = max([free.get(device, start), *before])
             totals[names[device]] += max(0, start - could) + end - start
             totals[names[device]] -= int(row["computing_time"])
-            ends[task] = free[device] = end
+            ends[*task, mine] = free[device] = end
         return {name: round(total / self.iterations) for name, total in totals.items()}
 
     def describe(self, row: Any) -> str:
@@ -115,7 +122,9 @@ class MeasuredTimeline:
         for row in self.tasks:
             start, end = int(row["start_time"]), int(row["end_time"])
             device = self.machine.devices.names[row["device"]]
-            yield device, self.describe(row), start, end - start, {}
+            several = self.plan.graph.micro_batches > 1 and int(row["launch"]) >= 0
+            details = {"micro_batch": int(row["round"])} if several else {}
+            yield device, self.describe(row), start, end - start, details
 
     def save(self, path: str | Path, about: Mapping[str, Any] | None = None) -> None:
         """Write it for https://ui.perfetto.dev, as `flexlegion simulate --trace` writes its own.

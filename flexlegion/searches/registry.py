@@ -72,7 +72,7 @@ ANNEALING, PAPER_SEARCH, PLACEMENT = "annealing", "paper", "placement"
 
 
 # Starts for networks of a kind, taken where they are faster than data parallelism.
-SPECIAL = ("megatron", "vocabulary", "wide-deep")
+SPECIAL = ("megatron", "pipeline", "vocabulary", "wide-deep")
 
 
 @dataclass(frozen=True)

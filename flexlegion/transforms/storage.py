@@ -53,7 +53,7 @@ def stored(
             tensor.producer = copy
         operators.append(copy)
     return (
-        Graph([copies[tensor] for tensor in graph.tensors], operators),
+        replace(graph, tensors=[copies[t] for t in graph.tensors], operators=operators),
         tuple(copies[tensor] for tensor in outputs),
     )
 

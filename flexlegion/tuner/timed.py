@@ -135,8 +135,8 @@ def ends_of(tasks: npt.NDArray[Any], iterations: int) -> npt.NDArray[np.int64]:
     mine = tasks[tasks["launch"] >= 0]
     if len(mine) == 0:
         return np.zeros(0, np.int64)
-    # Each task ran once in every iteration, in one after the other.
-    order = np.lexsort((mine["start_time"], mine["part"], mine["launch"]))
+    # Each task of a micro-batch ran once in every iteration, in one after the other.
+    order = np.lexsort((mine["start_time"], mine["part"], mine["round"], mine["launch"]))
     ends: npt.NDArray[np.int64] = mine["end_time"][order].reshape(-1, iterations).max(axis=0)
     return ends
 

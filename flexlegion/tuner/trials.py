@@ -133,7 +133,7 @@ def profile_runtime(topology: Topology, db: ProfileDB) -> int:
 
 
 # That exist for every network, without costs: what is trained beside what a search finds.
-KNOWN = ("data", "single", "model", "expert")
+KNOWN = ("data", "single", "model", "expert", "pipeline")
 
 
 def resolvable(names: Iterable[str], problem: Problem) -> dict[str, ResolvedStrategy]:

@@ -59,6 +59,7 @@ typedef struct {
   int32_t of;        /* fl_of; of an input or the iteration, fl_launch has no operator */
   int32_t price;     /* fl_price: what a task is charged */
   int32_t priced_as; /* the pass whose price it is */
+  int32_t closing;   /* whether it ends an iteration, once, after all micro-batches */
 } fl_pass;
 typedef struct {
   int32_t n_passes, n_fields, n_roles;

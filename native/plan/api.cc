@@ -185,7 +185,7 @@ void fl_vocabulary_of(fl_vocabulary* out) {
       for (const fl::PassRow& row : fl::all_passes()) {
         passes.push_back({row.name, static_cast<std::int32_t>(row.of),
                           static_cast<std::int32_t>(row.price),
-                          static_cast<std::int32_t>(row.priced_as)});
+                          static_cast<std::int32_t>(row.priced_as), row.closing ? 1 : 0});
       }
       for (int f = 0; f < fl::kFields; ++f) {
         fields.push_back(fl::name_of(static_cast<fl::Field>(f)));

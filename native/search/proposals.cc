@@ -29,11 +29,13 @@ struct Registered {
   Move move;
   double chance;
   bool of_neighbours;  // left out without Moves::neighbours
+  bool of_rounds;      // left out where an iteration has one
 };
 const Registered kMoves[] = {
-    {copy_neighbour, kCopyNeighbour, true},
-    {same_degrees, kSameDegrees, false},
-    {any_config, 1, false},
+    {other_buffers, kOtherBuffers, false, true},
+    {copy_neighbour, kCopyNeighbour, true, false},
+    {same_degrees, kSameDegrees, false, false},
+    {any_config, 1, false, false},
 };
 
 }  // namespace
@@ -63,6 +65,7 @@ PartialStrategy Proposals::draw(Random& random, const PricedStrategy& strategy, 
   PricedConfig config;
   const auto last = std::end(kMoves) - 1;
   auto chosen = std::find_if(kMoves, last, [&](const Registered& its) {
+    if (its.of_rounds && problem_.graph.micro_batches == 1) return false;
     return (moves.neighbours || !its.of_neighbours) && random.chance(its.chance);
   });
   if (!chosen->move(candidates_, random, strategy, op, config)) {

@@ -54,6 +54,7 @@ bool copy_neighbour(const Candidates& candidates, Random& random, const PricedSt
     return false;
   }
   candidates.choose_sums(random, op, config);
+  config.buffers = theirs.buffers;
   return true;
 }
 

@@ -11,7 +11,9 @@ using Move = bool (*)(const Candidates& candidates, Random& random, const Priced
                       OpId op, PricedConfig& config);
 
 // Of the moves that are tried in turn, each is made with its chance; the last always.
-extern const double kCopyNeighbour, kSameDegrees;
+extern const double kOtherBuffers, kCopyNeighbour, kSameDegrees;
+bool other_buffers(const Candidates& candidates, Random& random, const PricedStrategy& strategy,
+                   OpId op, PricedConfig& config);
 bool copy_neighbour(const Candidates& candidates, Random& random, const PricedStrategy& strategy,
                     OpId op, PricedConfig& config);
 bool same_degrees(const Candidates& candidates, Random& random, const PricedStrategy& strategy,

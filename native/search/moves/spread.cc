@@ -39,6 +39,7 @@ void spread(const Candidates& candidates, Random& random, bool tied, PartialStra
         continue;
       }
       candidates.choose_sums(random, there.op, config);
+      config.buffers = theirs.buffers;
       reach(there.op, config);
     }
   }
