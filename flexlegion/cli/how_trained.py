@@ -33,6 +33,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--storage", help=STORAGE_HELP)
     parser.add_argument(
         "--micro-batches",
+        "--accumulate",
         type=int,
         help="in how many parts a batch goes through the network, one after the other: their "
         "gradients add up, and activations take as much less memory; default: 1",
