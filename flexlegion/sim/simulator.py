@@ -25,6 +25,8 @@ FLOWS = names("fl_flow", " ")
 CONTENTS = names("fl_content", " ")  # what memory is for
 ALGORITHMS = names("fl_algorithm")
 VERDICTS = names("fl_verdict")  # on a proposal
+# The columns of a timeline that say which task it is, whatever the micro-batch.
+_WHICH = ["pass", "index", "part", "flow", "tensor", "source", "destination", "hop"]
 SIMULATED, OUT_OF_MEMORY = "simulated", "out_of_memory"
 
 
@@ -108,12 +110,16 @@ class Timeline:
 
     def rows(self) -> Iterator[tuple[str, str, int, int, dict[str, Any]]]:
         """(device or link, task name, start in ns, duration in ns, details), for exporters."""
-        for row in self.tasks:
+        tasks = self.tasks[_WHICH].tolist()
+        of_rounds: set[tuple[int, ...]] = set()  # what ends an iteration is of none
+        if self.problem.graph.micro_batches > 1:
+            of_rounds = {tasks[at] for at in (self.tasks["round"] == 0).nonzero()[0]}
+        for task, row in zip(tasks, self.tasks, strict=True):
             details: dict[str, Any] = {
                 "ready_time_ns": int(row["ready_time"]),
                 "exe_time_ns": int(row["exe_time"]),
             }
-            if self.problem.graph.micro_batches > 1:  # of what ends the iteration, the last
+            if task in of_rounds:
                 details["micro_batch"] = int(row["round"])
             for what in ("contention_time", "runtime_time"):
                 if row[what]:
