@@ -90,9 +90,9 @@ def simulate(
     algorithm
         "full", or "delta", which goes from data parallelism to the strategy operator by operator,
         each time simulating only what changes: the same figures.
-    loss, optimizer, precision, storage, loss_weights
+    loss, optimizer, precision, storage, micro_batches, loss_weights
         How it is trained, as `Model.compile` takes them; by default the model's own loss, "sgd",
-        "fp32" twice, and weights of 1.
+        "fp32" twice, one micro-batch, and weights of 1.
 
     Returns
     -------

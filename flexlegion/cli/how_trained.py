@@ -1,4 +1,4 @@
-"""Options that say how a network is trained: optimizer, loss, precision, storage."""
+"""Options that say how a network is trained: optimizer, loss, precision, storage, micro-batches."""
 
 from __future__ import annotations
 

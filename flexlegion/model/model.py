@@ -144,6 +144,9 @@ class Model(Layers):
             takes half the memory, on devices that have instructions for it; or "fp16", for GPUs
             without them: losses are scaled then. Weights, their gradients and sums are single
             precision in any case.
+        micro_batches
+            In how many parts a batch goes through the network, 1 by default. Their gradients add
+            up, so that training computes the same, and fewer activations are kept at a time.
 
         Raises
         ------
