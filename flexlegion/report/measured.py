@@ -122,9 +122,14 @@ class MeasuredTimeline:
         for row in self.tasks:
             start, end = int(row["start_time"]), int(row["end_time"])
             device = self.machine.devices.names[row["device"]]
-            several = self.plan.graph.micro_batches > 1 and int(row["launch"]) >= 0
-            details = {"micro_batch": int(row["round"])} if several else {}
+            details = {"micro_batch": int(row["round"])} if self._is_of_one(row) else {}
             yield device, self.describe(row), start, end - start, details
+
+    def _is_of_one(self, row: Any) -> bool:
+        """Whether a task works on one of several micro-batches."""
+        if self.plan.graph.micro_batches == 1 or row["launch"] < 0:
+            return False
+        return self.plan.launches[row["launch"]].pass_ not in CLOSING
 
     def save(self, path: str | Path, about: Mapping[str, Any] | None = None) -> None:
         """Write it for https://ui.perfetto.dev, as `flexlegion simulate --trace` writes its own.

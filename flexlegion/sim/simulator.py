@@ -111,7 +111,7 @@ class Timeline:
     def rows(self) -> Iterator[tuple[str, str, int, int, dict[str, Any]]]:
         """(device or link, task name, start in ns, duration in ns, details), for exporters."""
         tasks = self.tasks[_WHICH].tolist()
-        of_rounds: set[tuple[int, ...]] = set()  # what ends an iteration is of none
+        of_rounds: set[tuple[int, ...]] = set()  # of what is there once an iteration, none
         if self.problem.graph.micro_batches > 1:
             of_rounds = {tasks[at] for at in (self.tasks["round"] == 0).nonzero()[0]}
         for task, row in zip(tasks, self.tasks, strict=True):
