@@ -13,14 +13,13 @@ from flexlegion.console.text import count, duration, names, table, wrapped
 from flexlegion.exporters.axes import joined
 from flexlegion.exporters.placed import ProgramMemory, program_memory
 from flexlegion.exporters.program import missing, program
-from flexlegion.exporters.space import divisions_of, target_of, within
+from flexlegion.exporters.space import check_training, divisions_of, target_of, within
 from flexlegion.exporters.spelling import comment
 from flexlegion.exporters.targets import Target
 from flexlegion.graph.graph import Operator
 from flexlegion.graph.tensor import Tensor
 from flexlegion.known_strategies import AnyStrategy
-from flexlegion.networks.network import Network
-from flexlegion.objective.precision import DEFAULT, DEFAULT_STORAGE
+from flexlegion.objective.precision import DEFAULT
 from flexlegion.objective.training import TrainingOptions
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
@@ -195,7 +194,7 @@ def program_of(its: Given, to: str) -> Exported:
     setting, given = its.setting, its.strategy
     problem = setting.problem
     target = target_of(to, len(problem.devices))
-    _check_numbers(setting.network, to)
+    check_training(setting.network.training, to)
     if unknown_types := missing(problem.graph, target):
         raise UserError(f"{to} has no function here for operators {', '.join(unknown_types)}")
     done, reasons = within(problem, given, target)
@@ -219,26 +218,6 @@ def program_of(its: Given, to: str) -> Exported:
     )
     memory = program_memory(problem, divisions, axes)
     return Exported(text, done, replaced, time, before, memory, setting, its.name, target.name)
-
-
-def _check_numbers(network: Network, to: str) -> None:
-    """Raise `UserError` if programs cannot compute or store as a network is to be trained."""
-    if (number := network.training.micro_batches) > 1:
-        raise UserError(
-            f"a program for {to} takes a batch as a whole, not in {number:,} micro-batches; give "
-            "1, with which its devices need more memory"
-        )
-    storage = network.training.storage
-    if storage != DEFAULT_STORAGE:
-        raise UserError(
-            f"a program for {to} stores activations in single precision, not in {storage}; "
-            f"give storage {DEFAULT_STORAGE}, with which its devices need more memory"
-        )
-    if to == "jax" and network.training.precision == "bf16":
-        raise UserError(
-            "a program for jax cannot have products of single precision computed in bf16; give "
-            "precision tf32 or fp32"
-        )
 
 
 def _priced(

@@ -163,9 +163,9 @@ def search(
         the same result.
     start
         Strategies to start from; by default data parallelism, the experts', OptCNN's (not for
-        "paper") and a random one, as far as the batch allows; and "megatron", "vocabulary" and
-        "wide-deep" where they are faster than data parallelism. What is found is never slower than
-        any.
+        "paper") and a random one, as far as the batch allows; and "megatron", "pipeline",
+        "vocabulary" and "wide-deep" where they are faster than data parallelism. What is found is
+        never slower than any.
     dimensions
         Which kinds of dimensions may be split, of "sample", "attribute", "parameter" and
         "reduction"; all by default.
@@ -234,11 +234,12 @@ def search(
 
 def _restricted(setting: Setting, space: str) -> Setting:
     """The same question where only what a target of exports can express is asked for."""
-    from flexlegion.exporters.space import target_of
+    from flexlegion.exporters.space import check_training, target_of
 
     # A new problem, as searches choose from all splits that have ever been priced.
     problem = setting.problem
     target = target_of(space, len(problem.devices))
+    check_training(setting.network.training, space)
     fewer = setting.network.problem(
         problem.topology, problem.costs, problem.dimensions, problem.granularity, target
     )

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
+from flexlegion.base.errors import UserError
 from flexlegion.base.suggestions import unknown
 from flexlegion.exporters.axes import Axes, Division
 from flexlegion.exporters.targets import TARGETS, Target, TargetName
 from flexlegion.graph.graph import Operator
+from flexlegion.objective.precision import DEFAULT_STORAGE
+from flexlegion.objective.training import TrainingSpec
 from flexlegion.sim.problem import Problem
 from flexlegion.strategy.configuration import ParallelConfig
 from flexlegion.strategy.strategy import ResolvedStrategy
@@ -26,6 +29,26 @@ def target_of(name: str, devices: int) -> Target:
         raise unknown("target", name, TARGETS)
     which: TargetName = "jax" if name == "jax" else "dtensor"
     return Target(which, Axes.prime(devices))
+
+
+def check_training(training: TrainingSpec, to: str) -> None:
+    """Raise `UserError` if programs for a target cannot train in that way."""
+    if (number := training.micro_batches) > 1:
+        raise UserError(
+            f"a program for {to} takes a batch as a whole, not in {number:,} micro-batches; give "
+            "1, with which its devices need more memory"
+        )
+    storage = training.storage
+    if storage != DEFAULT_STORAGE:
+        raise UserError(
+            f"a program for {to} stores activations in single precision, not in {storage}; "
+            f"give storage {DEFAULT_STORAGE}, with which its devices need more memory"
+        )
+    if to == "jax" and training.precision == "bf16":
+        raise UserError(
+            "a program for jax cannot have products of single precision computed in bf16; give "
+            "precision tf32 or fp32"
+        )
 
 
 def within(

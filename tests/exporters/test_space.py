@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from exported import BUILDERS, network_named, setting_of
 
@@ -33,6 +35,19 @@ def test_data_parallelism_is_as_it_is() -> None:
         done = export("lenet", "p100x4", "data", to)
         assert done.replaced == ()
         assert done.iteration_time_ns == done.given_time_ns
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"micro_batches": 2}, "takes a batch as a whole, not in 2 micro-batches"),
+        ({"storage": "bf16"}, "stores activations in single precision, not in bf16"),
+        ({"precision": "bf16"}, "cannot have products of single precision computed in bf16"),
+    ],
+)
+def test_searches_for_what_no_program_does_are_refused(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(fl.UserError, match=f"a program for jax {text}"):
+        fl.search("mlp", "a100x2", proposals=10, space="jax", **options)
 
 
 @pytest.mark.parametrize("to", TARGETS)

@@ -8,7 +8,10 @@ from flexlegion import Model, ParallelConfig, Strategy, UserError
 from flexlegion.graph.graph import Graph
 from flexlegion.known_strategies import resolve
 from flexlegion.known_strategies.gnmt import layer_depths
+from flexlegion.known_strategies.pipeline import cut
 from flexlegion.machine.devices import Devices
+from flexlegion.networks.network import Network
+from flexlegion.objective.training import TrainingSpec
 from flexlegion.ops.reduce import Reduce
 from flexlegion.profiling.machines import load_machine
 from flexlegion.transforms.losses import add_loss
@@ -376,3 +379,63 @@ def test_look_ups_are_split_by_columns_and_rows_or_refused() -> None:
         strategy(2, 1, 1).checked(model.graph, devices)
     with pytest.raises(UserError, match=message):
         by_columns.changed(strategy(2, 1, 1))
+
+
+def micro_batched_mlp(rounds: int) -> Graph:
+    """Six equal layers and a seventh that is small, of 16 samples."""
+    model = Model(16)
+    x = model.input((64,))
+    for layer in range(6):
+        x = model.dense(x, 64, name=f"layer{layer}")
+    model.dense(x, 2, name="last")
+    return Network.of(model, TrainingSpec("mean_squared_error", micro_batches=rounds)).graph
+
+
+@pytest.mark.parametrize("rounds", [2, 8])
+def test_a_pipeline(rounds: int) -> None:
+    """Stages of equal work, each on a device; stage s of p has p - s registers, m at most."""
+    graph = micro_batched_mlp(rounds)
+    strategy = resolve("pipeline", graph, load_machine("p100x3").names)
+    stages = [0, 0, 1, 1, 2, 2, 2, 2]
+    for op, stage in zip(graph.operators, stages, strict=True):
+        its = strategy[op.name]
+        assert its.devices == (f"gpu:{stage}",)
+        assert its.buffers == min(rounds, 3 - stage)
+
+
+def test_a_pipeline_of_fewer_layers_than_devices() -> None:
+    """The registers are those of as many stages as there are."""
+    graph = micro_batched_mlp(8)
+    strategy = resolve("pipeline", graph, P100X8.names)
+    stages = [strategy[op.name].devices[0] for op in graph.operators]
+    assert stages == sorted(stages)
+    used = len(set(stages))
+    assert strategy["layer0"].buffers == used < 8
+    assert strategy["loss"].buffers == 1
+
+
+@pytest.mark.parametrize(
+    ("work", "parts", "largest"),
+    [
+        ([1, 1, 1, 1], 2, 2),
+        ([5, 1, 1, 1], 2, 5),
+        ([1, 2, 3, 4, 5], 3, 6),
+        ([7], 4, 7),
+        ([0, 0], 2, 0),
+    ],
+)
+def test_work_is_cut_evenly(work: list[int], parts: int, largest: int) -> None:
+    numbers = cut(work, parts)
+    assert numbers == sorted(numbers)
+    assert numbers[-1] < parts
+    sums = [sum(w for w, n in zip(work, numbers, strict=True) if n == part) for part in numbers]
+    assert max(sums) == largest
+
+
+@pytest.mark.parametrize(
+    ("rounds", "machine", "text"),
+    [(1, "p100x2", "a batch goes through in one piece"), (2, "p100x1", "there is one device")],
+)
+def test_no_pipeline(rounds: int, machine: str, text: str) -> None:
+    with pytest.raises(UserError, match=text):
+        resolve("pipeline", micro_batched_mlp(rounds), load_machine(machine).names)
