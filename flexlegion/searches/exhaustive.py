@@ -79,13 +79,17 @@ def exhaustive(
     Raises
     ------
     UserError
-        If the machine has more devices.
+        If the machine has more devices, or a batch goes in micro-batches.
     """
     begin = time.monotonic()
     if len(problem.devices) > MAX_DEVICES:
         raise UserError(
             f"an exhaustive search takes at most {MAX_DEVICES} devices, but the machine has "
             f"{len(problem.devices)}"
+        )
+    if problem.graph.micro_batches > 1:
+        raise UserError(
+            "an exhaustive search takes a batch in one piece: its bounds do not know micro-batches"
         )
     prepare_candidates(problem)
     chain = Chain(problem, incumbent, seed=0)

@@ -131,7 +131,7 @@ std::vector<std::int64_t> peak_memory(const TaskGraph& graph, const Timeline& li
       peak = std::max(peak, now);
     }
     // Lives that span several rounds have gaps, in which others of the same register live.
-    held[m] = std::min(peak, graph.memory()[m]);
+    held[m] = line.rounds > 1 ? std::min(peak, graph.memory()[m]) : peak;
   }
   return held;
 }

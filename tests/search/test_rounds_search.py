@@ -1,0 +1,103 @@
+"""Searches of strategies for several micro-batches, and the strategy that they start from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import flexlegion as fl
+from flexlegion.base.errors import UserError
+from flexlegion.cost.analytic import AnalyticCosts
+from flexlegion.known_strategies import named
+from flexlegion.known_strategies.pipeline import cut
+from flexlegion.networks.network import Network
+from flexlegion.objective.training import TrainingSpec
+from flexlegion.profiling.machines import load_machine
+from flexlegion.searches.exhaustive import exhaustive
+from flexlegion.sim.problem import Problem
+from flexlegion.sim.simulator import full
+from flexlegion.zoo import build
+
+SIZES = {"steps": 16, "layers": 4, "hidden": 32, "heads": 4, "vocabulary": 64}
+
+
+def problem_of(micro_batches: int, machine: str = "p100x4") -> Problem:
+    """A small transformer's training."""
+    training = TrainingSpec.of(micro_batches=micro_batches)
+    network = Network.of(build("gpt", 16, **SIZES), training)
+    return network.problem(load_machine(machine), AnalyticCosts())
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=9), st.integers(1, 4))
+def test_cut(work: list[int], parts: int) -> None:
+    """Runs in order, at most so many, and no way to cut has a smaller largest one."""
+    numbers = cut(work, parts)
+    assert len(numbers) == len(work)
+    assert numbers[0] == 0
+    assert all(0 <= b - a <= 1 for a, b in pairwise(numbers))
+    assert numbers[-1] < parts
+
+    def least(rest: list[int], parts: int) -> int:
+        if parts == 1 or len(rest) < 2:
+            return sum(rest)
+        return min(max(sum(rest[:i]), least(rest[i:], parts - 1)) for i in range(1, len(rest) + 1))
+
+    sums = [0] * parts
+    for its, number in zip(work, numbers, strict=True):
+        sums[number] += its
+    assert max(sums) == least(work, parts)
+
+
+def one_buffer(strategy: Mapping[str, fl.ParallelConfig]) -> dict[str, fl.ParallelConfig]:
+    """The same with one micro-batch at a time at each operator."""
+    return {name: replace(config, buffers=1) for name, config in strategy.items()}
+
+
+def test_pipeline() -> None:
+    """Stages in the order of operators, with p - s registers at stage s."""
+    problem = problem_of(8)
+    strategy = named("pipeline", problem)
+    devices = [strategy[op.name].devices for op in problem.graph.operators]
+    stages = [int(name.removeprefix("gpu:")) for (name,) in devices]
+    assert stages == sorted(stages)
+    assert set(stages) == {0, 1, 2, 3}
+    for op, stage in zip(problem.graph.operators, stages, strict=True):
+        assert strategy[op.name].buffers == 4 - stage
+    # More of them under way take less time, and more memory where they begin.
+    one = strategy.changed(one_buffer(strategy))
+    slow, fast = full(problem, one), full(problem, strategy)
+    assert fast.iteration_time_ns < 0.6 * slow.iteration_time_ns
+    assert fast.allocated_bytes["gpu:0"] > slow.allocated_bytes["gpu:0"]
+
+
+@pytest.mark.parametrize(("rounds", "machine"), [(1, "p100x4"), (4, "p100x1")])
+def test_pipeline_needs_both(rounds: int, machine: str) -> None:
+    """Micro-batches, and devices."""
+    with pytest.raises(UserError, match="'pipeline' has micro-batches go from device to device"):
+        named("pipeline", problem_of(rounds, machine))
+
+
+def test_search_changes_buffers() -> None:
+    """From a pipeline whose stages take one micro-batch each, it finds that more pay."""
+    model = build("gpt", 16, **SIZES)
+    start = named("pipeline", problem := problem_of(8))
+    one = start.changed(one_buffer(start))
+    found = fl.search(
+        model, "p100x4", start=[fl.Strategy(dict(one))], proposals=3000, micro_batches=8
+    )
+    assert found.iteration_time_ns < full(problem, one).iteration_time_ns
+    assert max(config.buffers for config in found.strategy.values()) > 1
+    assert found.strategy.found is not None
+    assert found.strategy.found["micro_batches"] == 8
+
+
+def test_exhaustive_search_refuses() -> None:
+    """Its bounds are those of a batch in one piece."""
+    problem = problem_of(2, "p100x2")
+    with pytest.raises(UserError, match="takes a batch in one piece"):
+        exhaustive(problem, named("data", problem))
