@@ -43,6 +43,18 @@ def test_traces_say_which(tmp_path: Path, capsys: Capture) -> None:
     assert rounds["update hidden1 [0]"] == [None]
 
 
+def test_pages_say_which(tmp_path: Path, capsys: Capture) -> None:
+    """Of a simulated iteration, and of a file with measured ones."""
+    page, trace = tmp_path / "report.html", tmp_path / "trace.json"
+    words = [*MODEL, "--machine", "p100x1"]
+    text_of(capsys, "simulate", *words, "--strategy", "single", "--trace", str(trace))
+    text_of(capsys, "report", "single", *words, "--measured", str(trace), "--out", str(page))
+    text = page.read_text()
+    assert "batch 32 in 4 micro-batches" in text
+    assert text.count('"hidden1, micro-batch 3"') == 4  # forward and backward, in both
+    assert text.count('"hidden1"]') == 2  # update
+
+
 @pytest.mark.parametrize("to", ["jax", "dtensor"])
 def test_exported_programs_have_none(tmp_path: Path, capsys: Capture, to: str) -> None:
     out = str(tmp_path / "program.py")

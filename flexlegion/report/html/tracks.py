@@ -34,16 +34,18 @@ Slice = tuple[int, int, int, int]  # start, length, label, part
 def simulated_tracks(timeline: Timeline) -> dict[str, Any]:
     """Labels, and a track a device, of a simulated iteration."""
     graph = timeline.problem.graph
-    labels: dict[tuple[int, int], int] = {}
+    labels: dict[tuple[int, int, int | None], int] = {}
     names: list[list[Any]] = []
     slices: list[list[Slice]] = [[] for _ in timeline.problem.devices.names]
     rows = timeline.tasks[timeline.tasks["hop"] < 0]
+    several = graph.micro_batches > 1 and len(rows) <= MOST_SLICES  # of more, few could be seen
     for row in rows[np.argsort(rows["start_time"], kind="stable")]:
         pass_, index = int(row["pass"]), int(row["index"])
-        label = labels.setdefault((pass_, index), len(labels))
+        number = int(row["round"]) if several and not ROWS[pass_].closing else None
+        label = labels.setdefault((pass_, index, number), len(labels))
         if label == len(names):
             owner = graph.tensors[index] if ROWS[pass_].of == "input" else graph.operators[index]
-            names.append([pass_, owner.name])
+            names.append([pass_, _of_round(owner.name, number)])
         start, end = int(row["start_time"]), int(row["end_time"])
         slices[row["device"]].append((start, end - start, label, int(row["part"])))
     named = dict(zip(timeline.problem.devices.names, slices, strict=True))
@@ -86,6 +88,8 @@ def measured_tracks(path: str | Path) -> dict[str, Any]:
         match = _LABEL.fullmatch(str(event.get("name")))
         pass_ = PASSES.index(match[1]) if match else len(PASSES)
         name = match[2] if match else str(event.get("name"))
+        args = event.get("args")
+        name = _of_round(name, args.get("micro_batch") if isinstance(args, dict) else None)
         label = labels.setdefault((pass_, name), len(labels))
         if label == len(names):
             names.append([pass_, name])
@@ -141,6 +145,11 @@ def _bins(moves: npt.NDArray[Any], edges: npt.NDArray[np.float64]) -> list[int]:
     shares = np.diff(np.interp(edges, times, so_far)) / np.diff(edges)
     # The differences of floats may leave a trace of a transfer in a bin that has none.
     return [min(BUSY, math.ceil(BUSY * share - 1e-6)) for share in shares]
+
+
+def _of_round(name: str, number: Any) -> str:
+    """What a task is of, and of which micro-batch, if there are several."""
+    return f"{name}, micro-batch {number}" if type(number) is int else name
 
 
 def _is_time(value: Any) -> bool:
