@@ -164,8 +164,8 @@ def test_keys_of_an_entry(of_file: Callable[[str], str], mlp: dict[str, Any]) ->
     mlp["operators"]["output"]["device"] = mlp["operators"]["output"].pop("devices")
     text = of_file(json.dumps(mlp))
     assert text == (
-        "operator 'output' needs the keys 'degrees' and 'devices', and may have 'sums' and "
-        "'hierarchical'"
+        "operator 'output' needs the keys 'degrees' and 'devices', and may have 'sums', "
+        "'hierarchical' and 'buffers'"
     )
 
 
