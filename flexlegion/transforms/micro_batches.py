@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from flexlegion.base.errors import UserError
 from flexlegion.graph.graph import Graph, Operator
-from flexlegion.graph.operator_type import along
+from flexlegion.graph.operator_type import DimKind, along
 from flexlegion.graph.tensor import Tensor
 
 
@@ -84,14 +84,20 @@ def _copied(op: Operator, batch: int, samples: int, copies: dict[Tensor, Tensor]
 
 
 def _check_apart(op: Operator, batch: int, same: Set[Tensor]) -> None:
-    """Whatever an operator computes of a sample, it must compute of that sample alone."""
+    """Whatever an operator computes of a sample, it must compute of that sample alone.
+
+    It does if a task that has some of the samples needs nothing of others. That can be told where
+    its tasks may have some: an operator whose samples cannot be split may look at all of them.
+    """
     name = f"operator '{op.name}' ({op.kind.type})"
     if op.kind.is_loss and set(op.inputs) <= same:
         raise UserError(
             f"{name} adds to the loss once a batch, so it cannot be trained in micro-batches"
         )
+    # Not `op.dims`: look-ups run where the table is, and their samples are apart all the same.
+    whole = op.kind.dims(op.input_shapes)[0].kind is DimKind.NONE
     for _, tensor, access in op.operands:
-        apart = tensor.shape[0] == batch and access.map[0] == along(0)
+        apart = tensor.shape[0] == batch and access.map[0] == along(0) and not whole
         if not (apart or tensor in same):
             raise UserError(
                 f"{name} needs all samples of a batch together, so it cannot be trained in "
