@@ -91,7 +91,7 @@ RunState training_run() {
 void attend(Case& c, const Attention& s, std::int64_t n, std::int64_t h, Tensor& y, Tensor& dy,
             std::vector<Tensor>& grads) {
   Tensor &q = c.inputs[0], &k = c.inputs[1], &v = c.inputs[2];
-  const DropoutMask mask(s.dropout, 5, c.run);
+  const DropoutMask mask(s.dropout, 5, c.run, 0);
   const std::int64_t g = h / (s.heads / k.shape[2]);
   const auto of_bias = [&](std::vector<Tensor>& tensors, std::int64_t i, std::int64_t j) -> float& {
     const auto index = [&](std::size_t d, std::int64_t x) { return s.bias[d] == 1 ? 0 : x; };
