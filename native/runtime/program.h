@@ -102,6 +102,9 @@ class Program : public Executor {
   };
 
   struct Schedule;
+  struct Part {        // of an iteration
+    bool rounds, end;  // what each micro-batch needs; what ends the iteration
+  };
 
   // Building, in this order.
   void build();
@@ -113,7 +116,7 @@ class Program : public Executor {
   void add_loss_answer(int number, RuntimeLaunch& loss);
   void add_overflow_answer(const Launch& planned, RuntimeLaunch& clip);
   void answer_on_host(const std::vector<int>& devices, LaunchRequirement requirement, Body body);
-  void add_order(unsigned runs, int round, bool closing, Schedule& schedule);
+  void add_order(unsigned runs, int round, const Part& part, Schedule& schedule);
   int tasks_here(const RuntimeLaunch& launch) const;
   void add_zeroing();
   void add_store(const Place& place);

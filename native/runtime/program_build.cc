@@ -79,26 +79,28 @@ void Program::build() {
 void Program::add_schedule(unsigned runs) {
   Schedule& schedule = schedules_[runs];
   schedule.trace = MachineState::get().next_trace_id();
-  for (int round = 0; round < plan_.micro_batches; ++round) {
-    add_order(runs, round, /*closing=*/false, schedule);
+  // In one round, what ends the iteration can fuse with what comes before it.
+  const int rounds = plan_.micro_batches;
+  for (int round = 0; round < rounds; ++round) {
+    add_order(runs, round, {/*rounds=*/true, /*end=*/rounds == 1}, schedule);
   }
-  add_order(runs, 0, /*closing=*/true, schedule);
+  if (rounds > 1) add_order(runs, 0, {/*rounds=*/false, /*end=*/true}, schedule);
   for (const InputTensor& input : inputs_) {
     if (!(input.runs & runs)) continue;
     schedule.telling += tasks_here(launches_[static_cast<std::size_t>(input.feed)]);
   }
 }
 
-// The launches of one round, or those that end an iteration. Consecutive ones become one where
-// nothing is lost by it (fusion.h).
-void Program::add_order(unsigned runs, int round, bool closing, Schedule& schedule) {
+// The launches of a part of an iteration. Consecutive ones become one where nothing is lost by it
+// (fusion.h).
+void Program::add_order(unsigned runs, int round, const Part& part, Schedule& schedule) {
   const IdVector<LaunchId, int> numbers =
       run_numbers(graph_, plan_, runs, memories(), graph_.fused_launches);
   std::vector<std::vector<int>> order;  // runs
   int last = -1;
   for (LaunchId id : planned_.ids()) {
     const PassRow& row = row_of(plan_.launches[id].pass);
-    if (numbers[id] < 0 || row.closing != closing) continue;
+    if (numbers[id] < 0 || !(row.closing ? part.end : part.rounds)) continue;
     // Launches of one run have one number, and follow each other.
     if (numbers[id] != last) order.emplace_back();
     last = numbers[id];
