@@ -71,6 +71,7 @@ def test_options_reach_every_network(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["tests/tune", "."]))
     monkeypatch.setattr(accuracy_report, "CASES", (Case("small", SMALL),))
     options = {"storage": "fp16", "precision": "fp32", "optimizer": "adamw", "clip_norm": 0.5}
+    options["micro_batches"] = 2
     words = [w for name, v in options.items() for w in (f"--{name.replace('_', '-')}", str(v))]
     assert all_of(tmp_path, *words, "--seed", "3") == 0
     report = report_of(tmp_path)
