@@ -29,7 +29,7 @@ def main() -> None:
     for name in args.networks:
         network = NETWORKS[name]
         for seed in range(args.seeds):
-            strategy = random_strategy(network, seed, gpus, seed, reductions=True)
+            strategy = random_strategy(network.graph(), seed, gpus, seed, reductions=True)
             model = network.model()
             model.compile(network.optimizer, network.loss, strategy=strategy)
             data, _ = model.bind(*network.data(BATCH))
