@@ -58,6 +58,7 @@ def random_strategy(
     in three of four draws, in one that they reduce.
     """
     rng = np.random.default_rng(seed)
+    registers = np.random.default_rng([seed, 2])
     max_tasks = int(rng.integers(2 if reductions else 1, 13))
     configs = {}
     for op in graph.operators:
@@ -67,7 +68,7 @@ def random_strategy(
             dim = int(rng.choice(reduced))
         for _ in range(DRAWS):
             config = random_config(op, devices, rng, max_tasks, reductions=True, parts=True)
-            configs[op.name] = replace(config, buffers=int(rng.integers(1, 5)))
+            configs[op.name] = replace(config, buffers=int(registers.integers(1, 5)))
             if dim == len(op.dims) or config.degrees[dim] > 1:
                 break
     if len(set(running_machine().devices.nodes)) > 1:
