@@ -316,6 +316,10 @@ class OperatorType(ABC):
         """Of a time measured with made-up inputs, the part that real ones are taken to need."""
         return 1.0
 
+    def draws(self) -> bool:
+        """Whether it draws random numbers in training."""
+        return False
+
     def of_samples(self, samples: int) -> OperatorType:
         """The same for a batch of so many samples, where an attribute says how many there are."""
         del samples

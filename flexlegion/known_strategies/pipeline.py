@@ -16,8 +16,8 @@ from flexlegion.machine.devices import Devices
 from flexlegion.strategy.configuration import ParallelConfig
 from flexlegion.strategy.strategy import Strategy
 
-# What moves a number takes as long as so many floating-point operations, on processors and GPUs
-# alike: between 10 and 100, of which the balance of stages depends little.
+# To move a number counts as so many floating-point operations. That is a guess, as no costs are
+# known where a strategy is made by its name; machines that come along have ratios of 10 to 100.
 FLOPS_OF_A_NUMBER = 40
 
 

@@ -116,6 +116,9 @@ class MultiHeadAttention(OperatorType):
     dropout: float = 0.0
     id: int = 0
 
+    def draws(self) -> bool:
+        return self.dropout > 0
+
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         if len(inputs) not in (3, 4):
             raise UserError(

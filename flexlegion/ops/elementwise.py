@@ -85,6 +85,9 @@ class Dropout(_ElementWise):
     rate: float
     id: int
 
+    def draws(self) -> bool:
+        return self.rate > 0
+
 
 @dataclass(frozen=True)
 class DropPath(Dropout):

@@ -334,10 +334,9 @@ class Program:
         """
         if field == "gradient" and self.plan.lookups(tensor):
             return self._table_gradient(tensor)
-        rounds = 1 if tensor.kind == "weight" else self.plan.graph.micro_batches
+        once = tensor.kind == "weight" or field in self.plan.of_iteration
+        rounds = 1 if once else self.plan.graph.micro_batches
         shape = (rounds * tensor.shape[0], *tensor.shape[1:])
-        if field in self.plan.of_iteration:
-            shape = tensor.shape
         array = np.empty(shape, np.float32 if field != "value" else tensor.host_dtype)
         number = -1 if field in self.plan.of_iteration else self._number(tensor)
         self._rt.check(

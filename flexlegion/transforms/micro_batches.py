@@ -55,6 +55,7 @@ def micro_batched(
     operators = []
     for op in graph.operators:
         if set(op.inputs) <= same and not op.kind.is_loss:
+            _check_repeatable(op)
             same.update(op.outputs)
         else:
             _check_apart(op, batch, same)
@@ -81,6 +82,15 @@ def _copied(op: Operator, batch: int, samples: int, copies: dict[Tensor, Tensor]
     for tensor in outputs:
         tensor.producer = copy
     return copy
+
+
+def _check_repeatable(op: Operator) -> None:
+    """What is the same for all samples is computed in each micro-batch, and has to be the same."""
+    if op.kind.draws():
+        raise UserError(
+            f"operator '{op.name}' ({op.kind.type}) draws the same for all samples of a batch, so "
+            "it cannot be trained in micro-batches"
+        )
 
 
 def _check_apart(op: Operator, batch: int, same: Set[Tensor]) -> None:

@@ -132,7 +132,8 @@ def profile_runtime(topology: Topology, db: ProfileDB) -> int:
     return sum(measure_runtime(device, topology, db) for device in one_of_each_model(topology))
 
 
-# That exist for every network, without costs: what is trained beside what a search finds.
+# That need no costs: what is trained beside what a search finds. Without micro-batches there is no
+# pipeline.
 KNOWN = ("data", "single", "model", "expert", "pipeline")
 
 

@@ -28,7 +28,8 @@ bool answers(const Graph& graph, const Optimizer& optimizer, const LaunchKey& ke
 }
 
 // Bits for all launches at once, in one block of memory that is used again.
-void FusionRule::begin(int launches) {
+void FusionRule::begin(int launches, bool rounds) {
+  rounds_ = rounds;
   words_ = (static_cast<std::size_t>(launches) + kBits - 1) / kBits;
   told_.clear();
   far_.assign(static_cast<std::size_t>(launches) * words_, 0);
@@ -92,6 +93,7 @@ bool FusionRule::joins(int launch, int first, int longest) const {
   if (launch <= first || launch - first >= longest) return false;
   const Told& told = told_[static_cast<std::size_t>(launch)];
   const Told& before = told_[static_cast<std::size_t>(launch) - 1];
+  if (rounds_ && told.closing != before.closing) return false;
   return told.fusible && before.fusible && !before.awaited && told.apart < first &&
          *told.devices == *before.devices &&
          std::equal(far(launch), far(launch) + words_, far(launch - 1));
@@ -177,7 +179,6 @@ void tell_waits(const Issued& launch, const FieldUse& use, const std::vector<Ear
 void describe(const std::vector<Issued>& order, const std::vector<int>& memory_of, int longest,
               FusionRule& rule) {
   std::map<Place, std::vector<Earlier>> uses;
-  rule.begin(static_cast<int>(order.size()));
   for (int i = 0; i < static_cast<int>(order.size()); ++i) {
     const Issued& launch = order[static_cast<std::size_t>(i)];
     rule.add(*launch.devices, launch.fusible, launch.closing);
@@ -209,8 +210,10 @@ void describe(const std::vector<Issued>& order, const std::vector<int>& memory_o
 
 // Greedy: each run is as long as the rule and `longest` allow.
 std::vector<std::vector<int>> fused_runs(const std::vector<Issued>& order,
-                                         const std::vector<int>& memory_of, int longest) {
+                                         const std::vector<int>& memory_of, int longest,
+                                         bool rounds) {
   FusionRule rule;
+  rule.begin(static_cast<int>(order.size()), rounds);
   describe(order, memory_of, longest, rule);
   std::vector<std::vector<int>> runs;
   for (int i = 0; i < static_cast<int>(order.size()); ++i) {
@@ -242,9 +245,6 @@ IdVector<LaunchId, int> run_numbers(const Graph& graph, const Plan& plan, unsign
     issued.devices = &launch.devices;
     issued.fusible = !answers(graph, plan.optimizer, launch);
     issued.closing = row.closing;
-    // What ends an iteration is issued once, after the last round.
-    const bool ends = row.closing && !order.empty() && !order.back().closing;
-    if (plan.micro_batches > 1 && ends) issued.apart = static_cast<int>(order.size()) - 1;
     positions[{launch.pass, launch.op}] = static_cast<int>(order.size());
     if (row.follows) issued.follows = positions.at({*row.follows, launch.op});
     issued.uses = field_uses(launch);
@@ -260,7 +260,8 @@ IdVector<LaunchId, int> run_numbers(const Graph& graph, const Plan& plan, unsign
   }
   IdVector<LaunchId, int> numbers(plan.launches.size(), -1);
   int number = 0;
-  for (const std::vector<int>& run : fused_runs(order, memory_of, longest)) {
+  for (const std::vector<int>& run :
+       fused_runs(order, memory_of, longest, plan.micro_batches > 1)) {
     for (int position : run) numbers[launches[static_cast<std::size_t>(position)]] = number;
     ++number;
   }

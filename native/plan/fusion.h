@@ -26,7 +26,9 @@ bool answers(const Graph& graph, const Optimizer& optimizer, const LaunchKey& ke
 // Is told of one launch after another, in the order of issue, by position from 0.
 class FusionRule {
  public:
-  void begin(int launches);
+  // With `rounds`, of several micro-batches: what ends the iteration is issued once, after the
+  // last.
+  void begin(int launches, bool rounds = false);
 
   // The next launch. Its tasks' `devices` have to live as long as the rule is asked.
   void add(const std::vector<int>& devices, bool fusible, bool closing);
@@ -59,6 +61,7 @@ class FusionRule {
   void settle();
 
   std::vector<Told> told_;
+  bool rounds_ = false;
   // A launch: the set of those on other devices that it waits for, and so on back.
   std::vector<Word> far_;
   std::size_t words_ = 0;
@@ -93,8 +96,8 @@ struct Issued {
 // Cuts what is issued into runs of positions, each of at most `longest`; a launch that cannot be
 // fused is a run of its own. `memory_of`: a device's memory.
 std::vector<std::vector<int>> fused_runs(const std::vector<Issued>& order,
-                                         const std::vector<int>& memory_of,
-                                         int longest = kLongestRun);
+                                         const std::vector<int>& memory_of, int longest,
+                                         bool rounds);
 
 // The number of each launch's run, or -1 if it is not of `runs` or a load, which is staged ahead.
 // The losses' launches answer to the host and are not fused.

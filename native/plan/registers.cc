@@ -151,8 +151,9 @@ Registers registers_of(const Graph& graph, const GraphFacts& facts) {
 }
 
 void Boxes::add(const Rect& rect, bool writes) {
-  const Rect all = read.bounding(written);
-  uniform = uniform && (all.empty() || all == rect);
+  // As long as all touch the same, either box is that rectangle, or empty.
+  const Rect& before = read.empty() ? written : read;
+  uniform = uniform && (before.empty() || before == rect);
   Rect& box = writes ? written : read;
   box = box.bounding(rect);
 }

@@ -102,21 +102,17 @@ class Program : public Executor {
   };
 
   struct Schedule;
-  struct Part {        // of an iteration
-    bool rounds, end;  // what each micro-batch needs; what ends the iteration
-  };
-
   // Building, in this order.
   void build();
   void create_regions();
   void add_planned(LaunchId id);
-  int add_round(LaunchId id, Launch planned, int round);
+  int add_round(LaunchId id, int round);
   void add_load(const Launch& planned, int round);
   void add_answer(const Launch& planned, RuntimeLaunch& launch);
   void add_loss_answer(int number, RuntimeLaunch& loss);
   void add_overflow_answer(const Launch& planned, RuntimeLaunch& clip);
   void answer_on_host(const std::vector<int>& devices, LaunchRequirement requirement, Body body);
-  void add_order(unsigned runs, int round, const Part& part, Schedule& schedule);
+  void add_runs(const std::vector<std::vector<LaunchId>>& runs, int round, Schedule& schedule);
   int tasks_here(const RuntimeLaunch& launch) const;
   void add_zeroing();
   void add_store(const Place& place);

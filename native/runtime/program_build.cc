@@ -8,8 +8,7 @@
 //    requirements, and a body from its pass. A load becomes two: stage, on the host, and feed.
 // 3. Launches of the runtime's own: zeroing what is summed into and not fully written, storing and
 //    saving weights.
-// 4. A schedule for each kind of run: train, evaluate, predict. Neighbouring launches are fused
-//    where the plan's rule allows it, and those that tell the host something are counted.
+// 4. A schedule for each kind of run: train, evaluate, predict (program_schedule.cc).
 // 5. seal() (executor.h): instances, partitions, launchers.
 //
 // The plan says what is touched; nothing is decided here but how Legion is told.
@@ -24,7 +23,6 @@
 
 #include "plan/fusion.h"
 #include "plan/shards.h"
-#include "runtime/fusion.h"
 #include "runtime/leaf_task.h"
 #include "runtime/machine.h"
 #include "runtime/pass_bodies.h"
@@ -35,17 +33,6 @@ namespace flexlegion {
 using namespace Legion;
 
 namespace {
-
-// A number for each device's memory.
-std::vector<int> memories() {
-  std::map<Memory, int> numbers;
-  std::vector<int> memory_of;
-  for (const Device& device : MachineState::get().devices()) {
-    const auto number = static_cast<int>(numbers.size());
-    memory_of.push_back(numbers.try_emplace(device.memory, number).first->second);
-  }
-  return memory_of;
-}
 
 bool on_gpus(const RuntimeLaunch& launch) {
   const auto& devices = MachineState::get().devices();
@@ -73,59 +60,6 @@ void Program::build() {
   // Last, since a fused launch is made of launches that are there.
   for (unsigned runs : {kTrains, kEvaluates, kPredicts}) add_schedule(runs);
   seal("the plan");
-}
-
-// Round after round what each micro-batch needs, then what ends the iteration.
-void Program::add_schedule(unsigned runs) {
-  Schedule& schedule = schedules_[runs];
-  schedule.trace = MachineState::get().next_trace_id();
-  // In one round, what ends the iteration can fuse with what comes before it.
-  const int rounds = plan_.micro_batches;
-  for (int round = 0; round < rounds; ++round) {
-    add_order(runs, round, {/*rounds=*/true, /*end=*/rounds == 1}, schedule);
-  }
-  if (rounds > 1) add_order(runs, 0, {/*rounds=*/false, /*end=*/true}, schedule);
-  for (const InputTensor& input : inputs_) {
-    if (!(input.runs & runs)) continue;
-    schedule.telling += tasks_here(launches_[static_cast<std::size_t>(input.feed)]);
-  }
-}
-
-// The launches of a part of an iteration. Consecutive ones become one where nothing is lost by it
-// (fusion.h).
-void Program::add_order(unsigned runs, int round, const Part& part, Schedule& schedule) {
-  const IdVector<LaunchId, int> numbers =
-      run_numbers(graph_, plan_, runs, memories(), graph_.fused_launches);
-  std::vector<std::vector<int>> order;  // runs
-  int last = -1;
-  for (LaunchId id : planned_.ids()) {
-    const PassRow& row = row_of(plan_.launches[id].pass);
-    if (numbers[id] < 0 || !(row.closing ? part.end : part.rounds)) continue;
-    // Launches of one run have one number, and follow each other.
-    if (numbers[id] != last) order.emplace_back();
-    last = numbers[id];
-    const int launch = planned_[id][static_cast<std::size_t>(round)];
-    order.back().push_back(launch);
-    const auto answer = answers_.find(launch);
-    // A task on the host that tells what a GPU found; it follows its launch, and fuses with
-    // nothing.
-    if (answer != answers_.end()) order.push_back({answer->second});
-    const RuntimeLaunch& teller = launches_[static_cast<std::size_t>(order.back().back())];
-    if (!teller.answers) continue;
-    schedule.answers = true;
-    schedule.telling += tasks_here(teller);
-  }
-  for (const std::vector<int>& run : order) {
-    int launch = run.front();
-    if (run.size() > 1) {
-      // Rounds and kinds of runs may have the same run of launches in common, and share its fused
-      // launch.
-      const auto [known, fresh] = fused_.try_emplace(run, 0);
-      if (fresh) known->second = add_launch(fused(launches_, run));
-      launch = known->second;
-    }
-    schedule.launches.push_back({launch, round});
-  }
 }
 
 // One for the value of each tensor, and for each stack that the plan has; of what rounds take in
@@ -224,26 +158,29 @@ void Program::add_planned(LaunchId id) {
   }
   const int rounds = row.closing ? 1 : plan_.micro_batches;
   for (int round = 0; round < rounds; ++round) {
-    planned_.back().push_back(add_round(id, planned, round));
+    planned_.back().push_back(add_round(id, round));
   }
 }
 
 // Rounds that use the same buffers share a launch. After the first round, what is contributed to a
 // weight's gradient adds to what earlier rounds have.
-int Program::add_round(LaunchId id, Launch planned, int round) {
+int Program::add_round(LaunchId id, int round) {
+  const auto adds = [&](const Requirement& r) {
+    return round > 0 && r.role == RequirementRole::contribution &&
+           graph_.tensors[r.tensor].kind == TensorKind::weight;
+  };
   std::vector<int> variant;
-  for (Requirement& r : planned.requirements) {
-    const Place place = plan_.in_round(r, round);
-    const bool weight = !r.tensor.none() && graph_.tensors[r.tensor].kind == TensorKind::weight;
-    const bool adds = round > 0 && weight && r.role == RequirementRole::contribution;
-    if (adds) {
-      r.privilege = Privilege::read_write;
-      r.adds.assign(r.rects.size(), true);
-    }
-    variant.push_back(2 * place.buffer + (adds ? 1 : 0));
+  for (const Requirement& r : plan_.launches[id].requirements) {
+    variant.push_back(2 * plan_.in_round(r, round).buffer + (adds(r) ? 1 : 0));
   }
   const auto [known, fresh] = variants_.try_emplace({id, variant}, 0);
   if (!fresh) return known->second;
+  Launch planned = plan_.launches[id];
+  for (Requirement& r : planned.requirements) {
+    if (!adds(r)) continue;
+    r.privilege = Privilege::read_write;
+    r.adds.assign(r.rects.size(), true);
+  }
   RuntimeLaunch launch;
   launch.task = MachineState::get().task_id(task_name(graph_, planned, optimizer_));
   launch.devices = planned.devices;

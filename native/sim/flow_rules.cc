@@ -163,7 +163,7 @@ void FlowRules::carry(const PlaceUses& its) {
     touched_.push_back(0);
     if (!takes_part(use, its.place)) continue;
     const View view = view_of(use);
-    touched_.back() = touches(view);
+    if (id_->register_number >= 0) touched_.back() = touches(view);
     if (use.comes == Comes::spreads) {
       spread(view);
     } else if (use.comes != Comes::writes) {

@@ -85,24 +85,17 @@ void FusedLaunches::find(std::vector<char>& runs_on) {
   for (std::vector<Wait>& waits : waits_) waits.clear();
   std::fill(apart_.begin(), apart_.end(), -1);
   for (int f = 0; f < static_cast<int>(graph_.flows().size()); ++f) collect(f);
-  rule_.begin(static_cast<int>(order_.size()));
+  rule_.begin(static_cast<int>(order_.size()), problem.graph.micro_batches > 1);
   turns_.begin();
-  bool closing = false;  // the launch before
   for (const int l : order_) {
     const auto& devices = graph_.blocks()[l].device;
     const PassRow& row = row_of(launches[l].pass);
-    // What ends an iteration is issued once, after the last round.
-    const bool ends = row.closing && !closing;
-    closing = row.closing;
     rule_.add(devices, !answers(problem.graph, problem.facts.optimizer, launches[l]), row.closing);
     for (const Wait& wait : waits_[l]) {
       rule_.wait(wait.part, wait.before, wait.other, wait.one_memory);
     }
     const int apart = std::max(apart_[l], last_turn(l));
     if (apart >= 0) rule_.set_apart(apart);
-    if (ends && position_[l] > 0 && problem.graph.micro_batches > 1) {
-      rule_.set_apart(position_[l] - 1);
-    }
     if (!row.follows) continue;
     const int before = position_[graph_.launch_of(*row.follows, launches[l].op)];
     for (int k = 0; k < static_cast<int>(devices.size()); ++k) rule_.wait(k, before, k, true);

@@ -16,11 +16,9 @@
 
 #include <algorithm>
 #include <functional>
-#include <limits>
 #include <stdexcept>
 
 #include "sim/charges.h"
-#include "sim/simulation.h"
 
 namespace flexlegion {
 
@@ -48,7 +46,7 @@ void Rounds::lay_out(Timeline& line) {
   owner_.assign(static_cast<std::size_t>(tasks_), 0);
   first_round_.assign(static_cast<std::size_t>(tasks_), 0);
   for (int l = 0; l < static_cast<int>(blocks.size()); ++l) {
-    const int first = is_closing(graph_, l) ? rounds_ - 1 : 0;
+    const int first = rounds_ - graph_.rounds_of(l);
     for (int t = line.first_task[l]; t < line.first_task[l + 1]; ++t) {
       owner_[t] = l;
       first_round_[t] = first;
@@ -56,13 +54,10 @@ void Rounds::lay_out(Timeline& line) {
   }
   for (int f = 0; f < static_cast<int>(flows.size()); ++f) {
     const Flow& flow = *flows[f];
-    const FlowId& id = graph_.flow_ids()[f];
     for (int h = 0; h < static_cast<int>(flow.hops.size()); ++h) {
       const int task = line.first_hop[f] + h;
       owner_[task] = ~f;
-      const int writer = graph_.writer_of(f, flow.transfers[flow.hops[h].transfer].writer).party;
-      const bool every = id.in_rounds || (id.of_each_round && !is_closing(graph_, writer));
-      first_round_[task] = every ? 0 : rounds_ - 1;
+      first_round_[task] = rounds_ - graph_.rounds_of(f, flow.transfers[flow.hops[h].transfer]);
     }
   }
 }
@@ -199,14 +194,15 @@ void Rounds::find_runtime_work(Timeline& line) {
   utility_.begin();
   crossings_.assign(static_cast<std::size_t>(launch_tasks_), 0);
   for (int l = 0; l < static_cast<int>(blocks.size()); ++l) {
-    const int times = is_closing(graph_, l) ? 1 : rounds_;
-    for (int j = 0; j < times; ++j) utility_.count_launch(blocks[l].device, !line.runs_on[l]);
+    for (int j = 0; j < graph_.rounds_of(l); ++j)
+      utility_.count_launch(blocks[l].device, !line.runs_on[l]);
   }
   for (int f = 0; f < static_cast<int>(graph_.flows().size()); ++f) {
     graph_.for_each_crossing(f, [&](int reader, int part) {
-      const int times = is_closing(graph_, reader) ? 1 : rounds_;
       ++crossings_[line.first_task[reader] + part];
-      for (int j = 0; j < times; ++j) utility_.count_crossing(blocks[reader].device[part]);
+      for (int j = 0; j < graph_.rounds_of(reader); ++j) {
+        utility_.count_crossing(blocks[reader].device[part]);
+      }
     });
   }
   line.iteration_time = utility_.work();

@@ -23,7 +23,6 @@
 #include "sim/simulation.h"
 
 #include <algorithm>
-#include <stdexcept>
 
 #include "sim/charges.h"
 
@@ -35,20 +34,6 @@ namespace {
 constexpr std::int32_t kKept = 1 << 30;
 
 }  // namespace
-
-// By bisection: tasks are numbered launch by launch, hops flow by flow.
-Cause Timeline::place_of(int task) const {
-  const int there = task % (tasks / rounds);  // in its round
-  const auto& first = there < first_task.back() ? first_task : first_hop;
-  const auto owner =
-      static_cast<int>(std::upper_bound(first.begin(), first.end(), there) - first.begin()) - 1;
-  return {there < first_task.back() ? owner : ~owner, task - first[owner]};
-}
-
-int Timeline::number_of(Cause cause) const {
-  if (cause.place < 0) return -1;
-  return (cause.owner >= 0 ? first_task[cause.owner] : first_hop[~cause.owner]) + cause.place;
-}
 
 // Up the heap, from the end, past all that come later.
 void Simulation::push(std::int64_t ready, std::uint32_t task) {
@@ -66,46 +51,12 @@ void Simulation::push(std::int64_t ready, std::uint32_t task) {
   heap_[i] = entry;
 }
 
-// The numbers of a round's tasks, and room for the times of all rounds. The result: how many tasks
-// of launches there are in a round.
-std::size_t Simulation::number_tasks(Timeline& line) {
-  line.first_task.clear();
-  line.first_hop.clear();
-  std::size_t tasks = 0;
-  for (const Block& block : graph_.blocks()) {
-    line.first_task.push_back(static_cast<int>(tasks));
-    tasks += block.device.size();
-  }
-  line.first_task.push_back(static_cast<int>(tasks));
-  const std::size_t normal = tasks;
-  for (const FlowPtr& flow : graph_.flows()) {
-    line.first_hop.push_back(static_cast<int>(tasks));
-    tasks += flow->hops.size();
-  }
-  line.first_hop.push_back(static_cast<int>(tasks));
-  line.rounds = graph_.problem().graph.micro_batches;
-  tasks *= static_cast<std::size_t>(line.rounds);
-  // With room for devices, which are numbered behind them (rounds.cc).
-  constexpr auto kMost = static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max());
-  if (tasks + graph_.load().size() >= kMost) {
-    throw std::invalid_argument("the task graph is too large to simulate");
-  }
-  line.tasks = static_cast<int>(tasks);
-  line.iteration_time = 0;
-  if (line.end_time.size() < tasks) {
-    line.ready_time.resize(tasks);
-    line.start_time.resize(tasks);
-    line.end_time.resize(tasks);
-    line.cause.resize(tasks);
-  }
-  return normal;
-}
-
 // Task numbers, predecessors, loads: everything before the first event.
 void Simulation::lay_out(Timeline& line) {
   const auto& blocks = graph_.blocks();
   const auto& flows = graph_.flows();
-  const std::size_t normal = number_tasks(line);
+  line.number(graph_);
+  const auto normal = static_cast<std::size_t>(line.first_task.back());
   const auto tasks = static_cast<std::size_t>(line.tasks);
   if (owner_.size() < tasks) owner_.resize(tasks);
   // Of launches' tasks only: a hop has one predecessor, which sets its times before they are read.
@@ -347,7 +298,7 @@ bool Simulation::full(Timeline& line, std::int64_t limit, const std::vector<std:
 // of a change are all but one, mostly.
 bool Simulation::play_rounds(Timeline& line, std::int64_t limit,
                              const std::vector<std::int64_t>* tails) {
-  number_tasks(line);
+  line.number(graph_);
   const bool whole = rounds_.play(line, limit, tails);
   played_ = rounds_.played();
   return whole || give_up(line);

@@ -167,9 +167,15 @@ void TaskGraph::undo(Change& change) {
   }
 }
 
-// How many rounds of an iteration play it: all, or what ends the iteration, one.
 int TaskGraph::rounds_of(int launch) const {
   return row_of(launches()[launch].pass).closing ? 1 : problem_.graph.micro_batches;
+}
+
+// The rows that were looked up in a table travel each time.
+int TaskGraph::rounds_of(int f, const Transfer& transfer) const {
+  const FlowId& id = flow_ids()[f];
+  if (id.in_rounds) return problem_.graph.micro_batches;
+  return id.of_each_round ? rounds_of(writer_of(f, transfer.writer).party) : 1;
 }
 
 void TaskGraph::account_block(int l, int sign) {
@@ -180,28 +186,19 @@ void TaskGraph::account_block(int l, int sign) {
   }
 }
 
-// Of a flow of which some travels in every round, and some once, every transfer is looked at.
-template <typename Body>
-void TaskGraph::for_each_repeated(int f, const Body& body) const {
-  const Flow& flow = *flows_[f];
-  if (problem_.graph.micro_batches == 1 || !flow_ids()[f].of_each_round) return;
-  for (int t = 0; t < flow.transfer_count(); ++t) {
-    const Transfer& transfer = flow.transfers[t];
-    const int more = rounds_of(writer_of(f, transfer.writer).party) - 1;
-    if (more > 0) body(t, transfer, more);
-  }
-}
-
+// Where transfers differ in their rounds, each is looked at.
 void TaskGraph::account_flow(int f, int sign) {
   const Flow& flow = *flows_[f];
   const int devices = problem_.machine.devices();
-  const std::int64_t times = flow_ids()[f].in_rounds ? problem_.graph.micro_batches : 1;
-  for (const auto& [link, time] : flow.link_load) load_[devices + link] += sign * times * time;
-  for_each_repeated(f, [&](int t, const Transfer& transfer, int more) {
-    for (int h = transfer.first_hop; h < flow.transfers[t + 1].first_hop; ++h) {
-      load_[devices + flow.hops[h].link] += sign * more * flow.hops[h].time;
+  const bool mixed = problem_.graph.micro_batches > 1 && flow_ids()[f].of_each_round;
+  if (mixed) {
+    for (const Hop& hop : flow.hops) {
+      load_[devices + hop.link] += sign * rounds_of(f, flow.transfers[hop.transfer]) * hop.time;
     }
-  });
+  } else {
+    const std::int64_t times = flow_ids()[f].in_rounds ? problem_.graph.micro_batches : 1;
+    for (const auto& [link, time] : flow.link_load) load_[devices + link] += sign * times * time;
+  }
   if (!turns_up(f, sign)) return;
   for (const Held& held : flow.memory) memory_[held.memory] += sign * held.bytes;
 }
@@ -252,10 +249,10 @@ std::int64_t TaskGraph::crossings() const {
 std::int64_t TaskGraph::bytes_moved() const {
   std::int64_t bytes = 0;
   for (int f = 0; f < static_cast<int>(flows_.size()); ++f) {
-    const std::int64_t times = flow_ids()[f].in_rounds ? problem_.graph.micro_batches : 1;
-    bytes += times * flows_[f]->bytes;
-    for_each_repeated(
-        f, [&](int, const Transfer& transfer, int more) { bytes += more * transfer.bytes; });
+    for (int t = 0; t < flows_[f]->transfer_count(); ++t) {
+      const Transfer& transfer = flows_[f]->transfers[t];
+      bytes += rounds_of(f, transfer) * transfer.bytes;
+    }
   }
   return bytes;
 }

@@ -80,17 +80,18 @@ class TaskGraph {
     }
   }
   std::int64_t tasks() const;  // of all rounds, at most
+  // How many rounds of an iteration have a launch, or a transfer: all, or what ends the iteration,
+  // and what all rounds have added up, one.
+  int rounds_of(int launch) const;
+  int rounds_of(int flow, const Transfer& transfer) const;
 
  private:
   void collect(const PartialStrategy& configs);
   void mark_fed(int flow);
   bool within(std::int64_t limit);
   void add_fed_times(int launch);
-  int rounds_of(int launch) const;
   void account_block(int launch, int sign);
   void account_flow(int flow, int sign);
-  template <typename Body>
-  void for_each_repeated(int flow, const Body& body) const;
   bool turns_up(int flow, int sign);
 
   const Problem& problem_;

@@ -92,9 +92,15 @@ def penalized(model: Model, x: Tensor) -> Tensor:
     return model.multiply([x, weight])
 
 
+def dropped(model: Model, x: Tensor) -> Tensor:
+    """One mask of weights for all samples."""
+    return model.multiply([x, model.dropout(model.parameter((3,), name="scale"), 0.5, name="drop")])
+
+
 @pytest.mark.parametrize(
     ("build_it", "text"),
     [
+        (dropped, "operator 'drop' (dropout) draws the same for all samples of a batch"),
         (normalized, "operator 'norm.moments' (batch_norm_moments) needs all samples of a batch"),
         (penalized, "operator 'loss' (mean_loss) adds to the loss once a batch, so it cannot"),
     ],

@@ -58,28 +58,14 @@ def one_buffer(strategy: Mapping[str, fl.ParallelConfig]) -> dict[str, fl.Parall
     return {name: replace(config, buffers=1) for name, config in strategy.items()}
 
 
-def test_pipeline() -> None:
-    """Stages in the order of operators, with p - s registers at stage s."""
+def test_buffers_pay() -> None:
+    """More micro-batches under way take less time, and more memory where they begin."""
     problem = problem_of(8)
     strategy = named("pipeline", problem)
-    devices = [strategy[op.name].devices for op in problem.graph.operators]
-    stages = [int(name.removeprefix("gpu:")) for (name,) in devices]
-    assert stages == sorted(stages)
-    assert set(stages) == {0, 1, 2, 3}
-    for op, stage in zip(problem.graph.operators, stages, strict=True):
-        assert strategy[op.name].buffers == 4 - stage
-    # More of them under way take less time, and more memory where they begin.
     one = strategy.changed(one_buffer(strategy))
     slow, fast = full(problem, one), full(problem, strategy)
     assert fast.iteration_time_ns < 0.6 * slow.iteration_time_ns
     assert fast.allocated_bytes["gpu:0"] > slow.allocated_bytes["gpu:0"]
-
-
-@pytest.mark.parametrize(("rounds", "machine"), [(1, "p100x4"), (4, "p100x1")])
-def test_pipeline_needs_both(rounds: int, machine: str) -> None:
-    """Micro-batches, and devices."""
-    with pytest.raises(UserError, match="'pipeline' has micro-batches go from device to device"):
-        named("pipeline", problem_of(rounds, machine))
 
 
 def test_search_changes_buffers() -> None:

@@ -1,0 +1,54 @@
+// How tasks are numbered (timeline.h): launch by launch, part by part, then the hops of flow after
+// flow; and so in each round.
+#include "sim/timeline.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace flexlegion {
+
+void Timeline::number(const TaskGraph& graph) {
+  first_task.clear();
+  first_hop.clear();
+  std::size_t of_round = 0;
+  for (const Block& block : graph.blocks()) {
+    first_task.push_back(static_cast<int>(of_round));
+    of_round += block.device.size();
+  }
+  first_task.push_back(static_cast<int>(of_round));
+  for (const FlowPtr& flow : graph.flows()) {
+    first_hop.push_back(static_cast<int>(of_round));
+    of_round += flow->hops.size();
+  }
+  first_hop.push_back(static_cast<int>(of_round));
+  rounds = graph.problem().graph.micro_batches;
+  const std::size_t all = of_round * static_cast<std::size_t>(rounds);
+  // With room for devices, which are numbered behind them (rounds.cc).
+  constexpr auto kMost = static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max());
+  if (all + graph.load().size() >= kMost) {
+    throw std::invalid_argument("the task graph is too large to simulate");
+  }
+  tasks = static_cast<int>(all);
+  iteration_time = 0;
+  if (end_time.size() >= all) return;
+  ready_time.resize(all);
+  start_time.resize(all);
+  end_time.resize(all);
+  cause.resize(all);
+}
+
+// By bisection: tasks are numbered launch by launch, hops flow by flow.
+Cause Timeline::place_of(int task) const {
+  const int there = task % (tasks / rounds);  // in its round
+  const auto& first = there < first_task.back() ? first_task : first_hop;
+  const auto owner =
+      static_cast<int>(std::upper_bound(first.begin(), first.end(), there) - first.begin()) - 1;
+  return {there < first_task.back() ? owner : ~owner, task - first[owner]};
+}
+
+int Timeline::number_of(Cause cause) const {
+  if (cause.place < 0) return -1;
+  return (cause.owner >= 0 ? first_task[cause.owner] : first_hop[~cause.owner]) + cause.place;
+}
+
+}  // namespace flexlegion
