@@ -14,6 +14,7 @@ from flexlegion.machine.devices import Devices
 from flexlegion.sim.problem import Problem
 from flexlegion.strategy.configuration import ParallelConfig
 from flexlegion.strategy.hierarchy import hierarchical
+from flexlegion.strategy.recomputation import recomputing
 from flexlegion.strategy.strategy import Strategy
 
 Configs = Mapping[str, ParallelConfig]
@@ -103,15 +104,22 @@ def register_strategy(name: str, *, needs_costs: bool = False) -> Callable[[Make
     return register
 
 
+# What may be said behind a name: ``data+again``. How it changes the strategy of that name.
+ADDITIONS: Mapping[str, Callable[[Configs, Graph], Configs]] = {"again": recomputing}
+
+
 def is_named(spec: str) -> bool:
-    """Whether it is a known strategy's name, with a seed where one belongs to it."""
-    name, colon, _ = spec.partition(":")
-    return name in STRATEGIES and STRATEGIES[name].takes_seed == bool(colon)
+    """Whether it is a known strategy's name, with a seed and additions where these belong to it."""
+    name, *additions = spec.split("+")
+    name, colon, _ = name.partition(":")
+    known = name in STRATEGIES and STRATEGIES[name].takes_seed == bool(colon)
+    return known and all(addition in ADDITIONS for addition in additions)
 
 
 def strategy_names() -> str:
     """For help and messages: all names."""
-    return ", ".join(f"{name}:SEED" if STRATEGIES[name].takes_seed else name for name in STRATEGIES)
+    names = [f"{name}:SEED" if STRATEGIES[name].takes_seed else name for name in STRATEGIES]
+    return f"{', '.join(names)}; each with {' or '.join(f'+{name}' for name in ADDITIONS)} behind it"
 
 
 def make_strategy(
@@ -122,7 +130,7 @@ def make_strategy(
     Parameters
     ----------
     spec
-        A name, with a seed where one belongs to it.
+        A name, with a seed where one belongs to it, and additions.
     graph, devices
         What it is for.
     problem
@@ -133,6 +141,7 @@ def make_strategy(
     UserError
         If there is no such strategy, the seed is none, or costs are missing.
     """
+    spec, *additions = spec.split("+")
     name, _, argument = spec.partition(":")
     entry = STRATEGIES[name]
     arguments: list[object] = [graph, devices]
@@ -151,8 +160,14 @@ def make_strategy(
             )
         arguments.append(int(argument))
     made = entry.make(*arguments)
+    source = "+".join([f"strategy '{name}", *additions]) + "'"
     if entry.own and not entry.takes_seed:
-        made = Strategy(hierarchical(made, graph, devices), f"strategy '{name}'")
+        made = Strategy(hierarchical(made, graph, devices), source)
+    if isinstance(made, Mapping):
+        for addition in additions:
+            origin = made if isinstance(made, Strategy) else Strategy(made)
+            changed = ADDITIONS[addition](made, graph)
+            made = Strategy(changed, source, origin.found, origin.granularity)
     if isinstance(made, Strategy):
         return made
     if not isinstance(made, Mapping):
@@ -160,4 +175,4 @@ def make_strategy(
             f"strategy '{name}': its function returns a {type(made).__name__}, but has to return a "
             "Strategy, or a ParallelConfig for each operator's name"
         )
-    return Strategy(made, f"strategy '{name}'")
+    return Strategy(made, source)

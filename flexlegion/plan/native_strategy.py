@@ -34,6 +34,7 @@ def to_native(
             "sums": sums[config.sums],
             "hierarchical": config.hierarchical,
             "buffers": config.buffers,
+            "again": config.again,
             "degrees": array("int32_t", config.degrees),
             "devices": array("int32_t", [devices.number(name) for name in config.devices]),
         }
@@ -64,5 +65,6 @@ def from_native(its: Any, graph: Graph, devices: Devices) -> dict[str, ParallelC
             sums[config.sums],
             hierarchical=bool(config.hierarchical),
             buffers=config.buffers,
+            again=bool(config.again),
         )
     return configs

@@ -60,8 +60,12 @@ def _vocabulary() -> tuple[tuple[Pass, ...], tuple[str, ...], tuple[str, ...]]:
 ROWS, FIELDS, ROLES = _vocabulary()
 PASSES = tuple(row.name for row in ROWS)
 CLOSING = tuple(row.name for row in ROWS if row.closing)
-# Whose tasks have times of their own in the cost table, and which prices grow with the bytes.
-TASK_PASSES = tuple(row.name for row in ROWS if row.price == "of_task")
+# Whose tasks are operators' own; of these, which have times in the cost table; and which prices grow
+# with the bytes.
+OPERATOR_PASSES = tuple(row.name for row in ROWS if row.price == "of_task")
+TASK_PASSES = tuple(
+    row.name for row in ROWS if row.price == "of_task" and row.priced_as == row.name
+)
 LINEAR_PASSES = tuple(
     row.name for row in ROWS if row.price == "of_bytes" and row.priced_as == row.name
 )

@@ -126,7 +126,7 @@ class Timeline:
                     details[f"{what}_ns"] = int(row[what])
             if row["hop"] >= 0:
                 details["bytes"] = int(row["bytes"])
-            elif PASSES[row["pass"]] in TASK_PASSES:
+            elif ROWS[row["pass"]].price == "of_task":
                 details["priced_by"] = self._priced_by(row)
             start, end = int(row["start_time"]), int(row["end_time"])
             yield self.places[row["device"]], self.describe(row), start, end - start, details

@@ -55,6 +55,9 @@ class ParallelConfig:
         How many micro-batches can be under way at the operator: so many registers its outputs and
         their gradients have, which micro-batches take in turn. As many as there are micro-batches,
         at most.
+    again
+        Whether the backward pass runs the operator forward once more, instead of finding its
+        outputs in memory: recomputation, or activation checkpointing. Training computes the same.
     """
 
     degrees: tuple[int, ...]
@@ -63,6 +66,7 @@ class ParallelConfig:
     dims: tuple[str, ...] | None = None
     hierarchical: bool = False
     buffers: int = 1
+    again: bool = False
 
     @property
     def tasks(self) -> int:
@@ -151,6 +155,8 @@ class ParallelConfig:
                     f"{where} splits dimension '{dim.name}' into {degree} parts, but it has "
                     f"{what} {extent}; use at most {extent}"
                 )
+        if self.again and (why := cannot_run_again(operator)):
+            raise UserError(f"{where} cannot be run again for the backward pass: {why}")
         if self.sums not in SUMS:
             choices = " or ".join(f"'{name}'" for name in SUMS)
             raise UserError(f"{where} has its sums made by {shown(self.sums)}, not by {choices}")
@@ -171,6 +177,14 @@ class ParallelConfig:
                     f"{where} needs device '{device}', but this run has {devices}; "
                     "change the strategy, or run with more processors (legate --cpus, --gpus)"
                 )
+
+
+def cannot_run_again(operator: Operator) -> str | None:
+    """Why an operator's configuration cannot be `again`; None: it can."""
+    if operator.kind.is_loss:
+        return "it is a loss"
+    states = [weight.name for weight in operator.weights if weight.state]
+    return f"it changes its state '{states[0]}'" if states else None
 
 
 def random_config(

@@ -315,11 +315,11 @@ def _configs_of(document: Any, where: str) -> dict[str, ParallelConfig]:
 
 def _config_of(entry: Any, where: str) -> ParallelConfig:
     """An operator's configuration."""
-    required, optional = {"degrees", "devices"}, {"sums", "hierarchical", "buffers"}
+    required, optional = {"degrees", "devices"}, {"sums", "hierarchical", "buffers", "again"}
     if not isinstance(entry, dict) or not required <= set(entry) <= required | optional:
         raise UserError(
             f"{where} needs the keys 'degrees' and 'devices', and may have 'sums', "
-            "'hierarchical' and 'buffers'"
+            "'hierarchical', 'buffers' and 'again'"
         )
     degrees, sums = entry["degrees"], entry.get("sums", SUMS[0])
     buffers = entry.get("buffers", 1)
@@ -328,11 +328,10 @@ def _config_of(entry: Any, where: str) -> ParallelConfig:
             f"{where}: 'buffers' has to be a number from 1 to {MAX_MICRO_BATCHES:,}, but is "
             f"{shown(buffers)}"
         )
-    hierarchical = entry.get("hierarchical", False)
-    if not isinstance(hierarchical, bool):
-        raise UserError(
-            f"{where}: 'hierarchical' has to be true or false, but is {shown(hierarchical)}"
-        )
+    flags = {name: entry.get(name, False) for name in ("hierarchical", "again")}
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise UserError(f"{where}: '{name}' has to be true or false, but is {shown(flag)}")
     if not isinstance(sums, str) or sums not in SUMS:
         raise UserError(
             f"{where}: 'sums' has to be {' or '.join(map(shown, SUMS))}, but is {shown(sums)}"
@@ -343,9 +342,9 @@ def _config_of(entry: Any, where: str) -> ParallelConfig:
     if isinstance(degrees, dict) and _is_list(list(degrees.values()), int):
         names = tuple(degrees)
         extents = tuple(degrees.values())
-        return ParallelConfig(extents, devices, sums, names, hierarchical, buffers)
+        return ParallelConfig(extents, devices, sums, names, buffers=buffers, **flags)
     if _is_list(degrees, int):
-        return ParallelConfig(tuple(degrees), devices, sums, None, hierarchical, buffers)
+        return ParallelConfig(tuple(degrees), devices, sums, buffers=buffers, **flags)
     raise UserError(
         f"{where}: 'degrees' has to be an object of integers by the dimensions' names, as in "
         '{"sample": 2}, or a list of one for each dimension'
@@ -367,4 +366,6 @@ def entry_of(config: ParallelConfig) -> dict[str, Any]:
         entry["hierarchical"] = True
     if config.buffers != 1:
         entry["buffers"] = config.buffers
+    if config.again:
+        entry["again"] = True
     return entry | {"devices": list(config.devices)}

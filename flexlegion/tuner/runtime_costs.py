@@ -36,7 +36,7 @@ from flexlegion.machine.topology import Device, Topology
 from flexlegion.model.model import Model
 from flexlegion.networks.network import Network
 from flexlegion.objective.training import TrainingSpec
-from flexlegion.plan.passes import TASK_PASSES
+from flexlegion.plan.passes import OPERATOR_PASSES
 from flexlegion.profiling.transport import settings
 from flexlegion.sim.simulator import full
 from flexlegion.strategy.configuration import ParallelConfig
@@ -242,7 +242,7 @@ def _round(chain: Chain, running: Running) -> None:
         launch: number
         for number, run in enumerate(running.program.issued(TRAIN))
         for launch in run
-        if launches[launch].pass_ in TASK_PASSES
+        if launches[launch].pass_ in OPERATOR_PASSES
     }
     chain.pauses_ns.append(_pause(tasks, runs))
 

@@ -134,6 +134,7 @@ typedef struct {
 typedef struct {
   int32_t op, n_degrees, n_devices, sums, hierarchical;
   int32_t buffers; /* of its outputs and their gradients, which micro-batches take in turn */
+  int32_t again;   /* whether the backward pass runs it forward once more */
   const int32_t *degrees, *devices;
 } fl_config;
 /* A strategy, or a part of one. */
@@ -268,7 +269,7 @@ typedef enum {
   FL_TOO_FINE
 } fl_verdict; /* on a proposal */
 /* Simulates a strategy in full, and tells its iteration time. */
-fl_simulator *fl_simulator_create(const fl_problem *problem, const fl_strategy *strategy,
+fl_simulator *fl_simulator_create(fl_problem *problem, const fl_strategy *strategy,
                                   int64_t *iteration_time);
 void fl_simulator_destroy(fl_simulator *simulator);
 /* Tries other configurations of some operators; `limit` 0: none. Returns a verdict, and tells the
@@ -329,7 +330,7 @@ typedef struct {
 } fl_chain_state;
 /* `groups`: one number an operator; equal ones may be tied. `state` is kept up to date by the calls
  * below, until the chain is destroyed. */
-fl_chain *fl_chain_create(const fl_problem *problem, int n_groups, const int32_t *groups,
+fl_chain *fl_chain_create(fl_problem *problem, int n_groups, const int32_t *groups,
                           uint64_t seed, const fl_strategy *start, const fl_chain_state **state);
 void fl_chain_destroy(fl_chain *chain);
 /* At most that many proposals and seconds (0: any number of seconds). */

@@ -262,6 +262,7 @@ std::map<fl::OpId, fl::ParallelConfig> fl::configs_of(const fl_strategy& strateg
     config.sums = static_cast<Sums>(its->sums);
     config.hierarchical = its->hierarchical != 0;
     config.buffers = its->buffers;
+    config.again = its->again != 0;
     if (its->buffers < 1 || its->buffers > kMaxMicroBatches) {
       throw std::invalid_argument("an operator cannot have " + std::to_string(its->buffers) +
                                   " buffers; 1 to " + std::to_string(kMaxMicroBatches) +
@@ -278,7 +279,8 @@ fl::StrategyArrays::StrategyArrays(Strategy strategy) : strategy_(std::move(stra
                         static_cast<std::int32_t>(config.degrees.size()),
                         static_cast<std::int32_t>(config.devices.size()),
                         static_cast<std::int32_t>(config.sums), config.hierarchical ? 1 : 0,
-                        config.buffers, config.degrees.data(), config.devices.data()});
+                        config.buffers, config.again ? 1 : 0, config.degrees.data(),
+                        config.devices.data()});
   }
 }
 
@@ -319,6 +321,7 @@ fl_plan* fl_plan_create(const fl_graph* graph, const fl_strategy* strategy, int 
       plan->strategy.push_back(config);
     }
     const fl::Optimizer optimizer{optimizer_states, clips != 0};
+    fl::run_again(plan->graph, plan->strategy);
     plan->plan = fl::make_plan(plan->graph, plan->strategy, wanted.outputs, optimizer);
     plan->arrays = std::make_shared<fl::PlanArrays>(
         plan->plan, fl::facts_of(plan->graph, wanted.outputs, optimizer));

@@ -6,6 +6,8 @@
 // - Backward: an operator runs backward if it has a gradient to hand on and somebody who wants it.
 //   If all that it has to give is a table's gradient, it does not: the table's update reads the
 //   output's gradient itself.
+// - Again: from the last operator to the first, who is to be run again (Operator::again) and whose
+//   outputs the backward pass reads, be it those who are run again themselves.
 // - Owners: the first operator that trains a weight updates it for all that share it.
 //
 // Operators are in topological order, so one pass suffices for each. Costs: the number of operands.
@@ -56,6 +58,28 @@ bool has_output_gradient(const Operator& op, const IdVector<TensorId, bool>& dif
   return op.is_loss || std::any_of(op.operands.begin(), op.operands.end(), [&](const Operand& o) {
            return o.role == Role::output && differentiable[o.tensor];
          });
+}
+
+// Consumers come after their producers, so from the last operator to the first all who read an
+// output are known.
+void find_recomputed(const Graph& graph, GraphFacts& facts) {
+  IdVector<TensorId, bool> needed(graph.tensors.size(), false);  // by the backward pass
+  facts.again.assign(graph.operators.size(), false);
+  facts.recomputed.assign(graph.tensors.size(), false);
+  for (OpId op : graph.operators.ids().reversed()) {
+    const Operator& its = graph.operators[op];
+    for (const Operand& o : its.operands) {
+      if (facts.backward[op] && o.saved_for_backward) needed[o.tensor] = true;
+    }
+    const bool read = std::any_of(its.operands.begin(), its.operands.end(), [&](const Operand& o) {
+      return o.role == Role::output && needed[o.tensor];
+    });
+    if (!its.again || !read || !(facts.runs[op] & kTrains)) continue;
+    facts.again[op] = true;
+    for (const Operand& o : its.operands) {
+      (o.role == Role::output ? facts.recomputed : needed)[o.tensor] = true;
+    }
+  }
 }
 
 }  // namespace
@@ -130,6 +154,7 @@ GraphFacts facts_of(const Graph& graph, const std::vector<TensorId>& outputs, Op
       facts.lasts[graph.operators[op].primary_output().tensor] = true;
     }
   }
+  find_recomputed(graph, facts);
   facts.has_gradient.resize(graph.tensors.size());
   for (OpId op : ops) {
     if (!facts.backward[op]) continue;

@@ -25,6 +25,9 @@ struct GraphFacts {
   IdVector<OpId, unsigned> runs;            // in which runs it takes part
   IdVector<TensorId, bool> differentiable;  // whether training wants its gradient
   IdVector<OpId, bool> backward;            // whether training runs it backward
+  // Whether training runs it forward again, for the backward pass: it is to (Operator::again), and
+  // something that runs backward, or is itself run again, reads what it computes.
+  IdVector<OpId, bool> again;
   IdVector<TensorId, bool> has_gradient;    // whether some backward launch contributes to one
   // Whether a tensor is needed when all micro-batches are through: prediction returns it, or the
   // update of a table reads which rows were looked up, or the gradient of what was.
@@ -33,7 +36,14 @@ struct GraphFacts {
   IdVector<OpId, TensorId> table;                 // the trained table in which it looks rows up
   std::map<TensorId, std::vector<OpId>> lookups;  // a trained table: who looks rows up in it
 
+  IdVector<TensorId, bool> recomputed;  // whether an operator that is run again computes it
+
   bool is_table(TensorId tensor) const { return lookups.count(tensor) > 0; }
+  // Of a tensor's value, the place in which the backward pass has it.
+  Place for_backward(Place value) const {
+    if (recomputed[value.tensor]) value.index = kRecomputed;
+    return value;
+  }
 
   // Whether a backward launch of an operator with this operand writes a partial value of its
   // tensor's gradient. (A table's gradient is never written down.)

@@ -246,7 +246,10 @@ IdVector<LaunchId, int> run_numbers(const Graph& graph, const Plan& plan, unsign
     issued.fusible = !answers(graph, plan.optimizer, launch);
     issued.closing = row.closing;
     positions[{launch.pass, launch.op}] = static_cast<int>(order.size());
-    if (row.follows) issued.follows = positions.at({*row.follows, launch.op});
+    for (Pass pass : row.follows) {
+      const auto followed = positions.find({pass, launch.op});
+      if (issued.follows < 0 && followed != positions.end()) issued.follows = followed->second;
+    }
     issued.uses = field_uses(launch);
     for (const Requirement& r : launch.requirements) {
       const auto its = plan.tenancies.find(r);

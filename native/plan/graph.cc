@@ -332,6 +332,19 @@ void check_config(const Graph& graph, OpId op, const ParallelConfig& config) {
   if (static_cast<std::int64_t>(config.devices.size()) != tasks) {
     throw std::invalid_argument("operator '" + o.name + "': needs one device a task");
   }
+  const bool keeps = std::any_of(o.operands.begin(), o.operands.end(), [&](const Operand& its) {
+    return graph.tensors[its.tensor].is_state;
+  });
+  if (config.again && (o.is_loss || keeps)) {
+    throw std::invalid_argument("operator '" + o.name + "' cannot be run again: it " +
+                                (keeps ? "changes its state" : "is a loss"));
+  }
+}
+
+void run_again(Graph& graph, const Strategy& strategy) {
+  for (OpId op : strategy.ids()) {
+    if (graph.operators.has(op)) graph.operators[op].again = strategy[op].again;
+  }
 }
 
 }  // namespace flexlegion

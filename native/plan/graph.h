@@ -99,6 +99,10 @@ struct Operator {
   std::string name;
   std::string type;  // names the kernel
   bool is_loss = false;
+  // Whether the backward pass computes its outputs once more, instead of finding them in memory
+  // (plan.h). The order of issue follows from it, and which memory is free when. So run_again()
+  // brings it from the configurations to the graph.
+  bool again = false;
   std::vector<DimKind> dims;             // of its space
   std::vector<std::int64_t> reductions;  // extents of the last of them
   std::vector<Operand> operands;
@@ -163,6 +167,7 @@ struct ParallelConfig {
   // their gradients have, which the rounds take in turn (OneFlow, section 4.2). No more than there
   // are rounds.
   int buffers = 1;
+  bool again = false;  // (Operator::again)
 };
 
 // How many partial values of its outputs an operator computes, if it is split like that. Task k
@@ -182,6 +187,9 @@ constexpr int kMaxTasks = 1 << 16;  // of one operator
 constexpr int kMaxMicroBatches = 1 << 12;
 
 using Strategy = IdVector<OpId, ParallelConfig>;
+
+// Has those operators of the graph run again that the strategy says.
+void run_again(Graph& graph, const Strategy& strategy);
 
 // Tile `k` of `whole`. Where a degree does not divide its extent, tiles differ by at most one.
 Rect tile_of(const Rect& whole, const std::vector<int>& degrees, int k);

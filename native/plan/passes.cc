@@ -71,6 +71,15 @@ bool can_have_partial_values(const Graph& graph, const GraphFacts& facts, const 
   return takes_part(graph, facts, key) && !graph.operators[key.op].reductions.empty();
 }
 
+bool runs_again(const Graph&, const GraphFacts& facts, const LaunchKey& key) {
+  return facts.again[key.op];
+}
+
+bool can_have_partial_values_again(const Graph& graph, const GraphFacts& facts,
+                                   const LaunchKey& key) {
+  return runs_again(graph, facts, key) && can_have_partial_values(graph, facts, key);
+}
+
 bool runs_backward(const Graph&, const GraphFacts& facts, const LaunchKey& key) {
   return facts.backward[key.op];
 }
@@ -138,6 +147,24 @@ Uses use_sum(const Graph& graph, const GraphFacts&, const LaunchKey& key) {
   return uses;
 }
 
+// The backward pass has places of its own for what is computed again. What is not, stays where it is
+// until then.
+void move_to_backward(const GraphFacts& facts, Use& use) {
+  static_cast<Place&>(use) = facts.for_backward(use);
+}
+
+Uses use_again(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
+  Uses uses = use_forward(graph, facts, key);
+  for (Use& use : uses) move_to_backward(facts, use);
+  return uses;
+}
+
+Uses use_again_sum(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
+  Uses uses = use_sum(graph, facts, key);
+  for (Use& use : uses) move_to_backward(facts, use);
+  return uses;
+}
+
 // What the forward pass saved, the gradients of outputs, and contributions to the gradients of what
 // the forward pass read.
 Uses use_backward(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
@@ -145,7 +172,7 @@ Uses use_backward(const Graph& graph, const GraphFacts& facts, const LaunchKey& 
   const auto& operands = graph.operators[key.op].operands;
   for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
     const Operand& o = operands[i];
-    if (o.saved_for_backward) add(uses, R::saved, i, o.tensor);
+    if (o.saved_for_backward) move_to_backward(facts, add(uses, R::saved, i, o.tensor));
     if (o.role == Role::output && facts.has_gradient[o.tensor]) {
       add(uses, R::output_gradient, i, o.tensor);
     }
@@ -378,6 +405,26 @@ PassRow sum_row() {
   return row;
 }
 
+PassRow again_row() {
+  PassRow row = forward_row();
+  row.name = "again";
+  row.wanted = runs_again;
+  row.runs = training;
+  row.uses = use_again;
+  row.follows = {Pass::forward};
+  row.answers = nullptr;
+  return row;
+}
+
+PassRow again_sum_row() {
+  PassRow row = sum_row();
+  row.name = "again_sum";
+  row.wanted = can_have_partial_values_again;
+  row.runs = training;
+  row.uses = use_again_sum;
+  return row;
+}
+
 PassRow backward_row() {
   PassRow row;
   row.name = "backward";
@@ -385,7 +432,7 @@ PassRow backward_row() {
   row.runs = training;
   row.uses = use_backward;
   row.place = place_operator;
-  row.follows = Pass::forward;
+  row.follows = {Pass::again, Pass::forward};
   row.price = Price::of_task;
   row.priced_as = Pass::backward;
   return row;
@@ -453,8 +500,9 @@ PassRow spread_row() {
 
 std::vector<PassRow> make_rows() {
   std::vector<PassRow> rows = {
-      load_row(), forward_row(), sum_row(),    backward_row(), node_sum_row(),
-      norm_row(), clip_row(),    update_row(), spread_row(),
+      load_row(),     forward_row(),  sum_row(),  again_row(), again_sum_row(),
+      backward_row(), node_sum_row(), norm_row(), clip_row(),  update_row(),
+      spread_row(),
   };
   for (std::size_t p = 0; p < rows.size(); ++p) {
     PassRow& row = rows[p];
@@ -495,6 +543,15 @@ bool by_first_part_alone(const Graph& graph, const GraphFacts& facts, const Laun
 const std::vector<PassRow>& all_passes() {
   static const std::vector<PassRow> rows = make_rows();
   return rows;
+}
+
+std::optional<Pass> followed_by(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
+  for (Pass pass : row_of(key.pass).follows) {
+    LaunchKey before = key;
+    before.pass = pass;
+    if (row_of(pass).wanted(graph, facts, before)) return pass;
+  }
+  return {};
 }
 
 const PassRow& row_of(Pass pass) { return all_passes()[static_cast<std::size_t>(pass)]; }

@@ -22,6 +22,8 @@ struct Optimizer;
 // - `forward` and `backward` compute operators and their gradients.
 // - `sum` combines the partial values of an operator's outputs, where the operator's configuration
 //   asks for that (Sums::shards).
+// - `again` runs an operator forward once more, for the backward pass to read what it computes
+//   (Operator::again); `again_sum` is its `sum`.
 // - `update` changes weights.
 // - `norm` and `clip` are there if the update needs the norm of all gradients, to clip them by it,
 //   or to know whether they are finite. `norm` finds, for each task of an update, the norm of the
@@ -29,7 +31,19 @@ struct Optimizer;
 // - `node_sum` and `spread` are there if gradients are summed inside nodes first (shards.h). The
 //   first does so, a node for itself; the second brings what was updated to the other nodes. Both
 //   have the same tasks.
-enum class Pass { load, forward, sum, backward, node_sum, norm, clip, update, spread };
+enum class Pass {
+  load,
+  forward,
+  sum,
+  again,
+  again_sum,
+  backward,
+  node_sum,
+  norm,
+  clip,
+  update,
+  spread
+};
 constexpr int kPasses = static_cast<int>(Pass::spread) + 1;
 
 // In which runs a launch takes part (a bit set).
@@ -84,9 +98,10 @@ struct PassRow {
   void (*place)(const Graph&, const GraphFacts&, const LaunchKey&, const ParallelConfig&,
                 Launch&) = nullptr;
 
-  // The pass of the same operator whose tasks it follows, if there is one. Task k runs on the
-  // device of task k of that pass, after it, and finds in memory what that one touched.
-  std::optional<Pass> follows;
+  // The passes of the same operator whose tasks it may follow: it follows the first of them that
+  // the operator has (followed_by). Task k runs on the device of task k of that pass, after it, and
+  // finds in memory what that one touched.
+  std::vector<Pass> follows;
 
   Price price = Price::of_bytes;
   Pass priced_as = Pass::update;  // which pass's price per byte, or per task, is charged
@@ -104,6 +119,10 @@ struct PassRow {
 };
 
 const PassRow& row_of(Pass pass);
+// Whether its tasks run operators forward.
+inline bool runs_forward(Pass pass) { return pass == Pass::forward || pass == Pass::again; }
+// The pass of its operator that a launch follows.
+std::optional<Pass> followed_by(const Graph& graph, const GraphFacts& facts, const LaunchKey& key);
 const std::vector<PassRow>& all_passes();
 
 }  // namespace flexlegion

@@ -17,11 +17,15 @@ constexpr int kFields = static_cast<int>(Field::total_norm) + 1;
 const char* name_of(Field field);
 inline bool of_iteration(Field field) { return field > Field::state; }
 
+// Of a tensor that the backward pass computes again (Operator::again), the value there is another
+// place than the value that the forward pass had: this `index`.
+constexpr int kRecomputed = 1;
+
 // Tasks that touch different places never wait for each other.
 struct Place {
   TensorId tensor;  // none, of the iteration's fields
   Field field = Field::value;
-  int index = 0;   // which one of several: of a state, which of the optimizer's
+  int index = 0;   // which one of several: of a state, which of the optimizer's; or kRecomputed
   int buffer = 0;  // which one of those that rounds take in turn
 
   friend bool operator==(const Place& a, const Place& b) { return a.order() == b.order(); }

@@ -13,6 +13,9 @@ namespace flexlegion {
 struct Stretch {
   std::vector<Pass> passes;
   bool backwards = false;  // from the last operator to the first
+  // Passes that run when the stretch needs their results: right before the first launch that reads
+  // them, and in the order of operators.
+  std::vector<Pass> on_demand = {};
 };
 
 const std::vector<Stretch>& schedule();

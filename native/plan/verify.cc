@@ -35,13 +35,13 @@ class Verifier {
       for (const Requirement& r : launch.requirements) {
         check_requirement(r);
         // Where the first part alone runs backward, it needs no value of what it is linear in.
-        const bool alone = row_of(launch.pass).follows && shared(r) &&
+        const bool alone = launch.pass == Pass::backward && shared(r) &&
                            first_part_alone(graph_.operators[launch.op], launch);
         if (shared(r) && !alone) check_parts(r);
       }
       check_conflicts();
       seen_[{launch.pass, launch.op}] = &launch;
-      if (row_of(launch.pass).follows) check_follower();
+      if (!row_of(launch.pass).follows.empty()) check_follower();
       check_update();
       check_iteration_fields();
       for (const Requirement& r : launch.requirements) {
@@ -214,11 +214,14 @@ class Verifier {
 
   // A launch whose tasks follow those of an earlier launch: a backward launch its forward launch.
   void check_follower() {
-    const Pass followed = *row_of(launch_->pass).follows;
-    const std::string its_name = std::string(row_of(followed).name) + " launch";
-    const auto found = seen_.find({followed, launch_->op});
-    if (found == seen_.end()) fail("comes without a " + its_name);
-    const Launch& forward = *found->second;
+    const Launch* followed = nullptr;
+    for (Pass pass : row_of(launch_->pass).follows) {
+      const auto found = seen_.find({pass, launch_->op});
+      if (followed == nullptr && found != seen_.end()) followed = found->second;
+    }
+    if (followed == nullptr) fail("comes without a launch that it follows");
+    const Launch& forward = *followed;
+    const std::string its_name = std::string(row_of(forward.pass).name) + " launch";
     if (launch_->devices != forward.devices) fail("runs elsewhere than the " + its_name);
     if (launch_->parts != forward.parts) fail("has other parts than the " + its_name);
     const Operator& op = graph_.operators[launch_->op];
@@ -441,11 +444,10 @@ class Verifier {
   }
 
   void check_values(unsigned run) {
-    // Of each tensor: whether its value is there, or its partial values.
-    IdVector<TensorId, char> there(graph_.tensors.size()), written(graph_.tensors.size());
-    IdVector<TensorId, char> partial(graph_.tensors.size()), summed(graph_.tensors.size());
-    for (TensorId t : there.ids()) {
-      there[t] = graph_.tensors[t].kind == TensorKind::weight;
+    // Whether a value is there, or its partial values, or nodes' sums.
+    std::set<Place> there, written;
+    for (TensorId t : graph_.tensors.ids()) {
+      if (graph_.tensors[t].kind == TensorKind::weight) there.insert({t, Field::value});
     }
     for (const Launch& launch : plan_.launches) {
       if (!(launch.runs & run)) continue;
@@ -453,28 +455,27 @@ class Verifier {
       for (const Requirement& r : launch.requirements) {
         const bool any = volume(r.rects) > 0;
         if (!any || r.privilege == Privilege::write) continue;
-        if ((r.field == Field::value && !there[r.tensor]) ||
-            (r.field == Field::partial && !partial[r.tensor]) ||
-            (r.field == Field::node_sums && !summed[r.tensor])) {
-          fail("reads " + name(r) + " before it is written");
-        }
+        const bool known = r.field == Field::value || r.field == Field::partial ||
+                           r.field == Field::node_sums;
+        Place place = r;
+        place.buffer = 0;  // of those that were looked up
+        if (known && there.count(place) == 0) fail("reads " + name(r) + " before it is written");
       }
       for (const Requirement& r : launch.requirements) {
         if (r.privilege == Privilege::read) continue;
         if (r.field == Field::partial) {
           check_partition(r, without_slots(r), slots_of(r));
-          if (partial[r.tensor]) fail("writes " + name(r) + ", which were written before");
-          partial[r.tensor] = 1;
+          if (!there.insert(r).second) fail("writes " + name(r) + ", which were written before");
         }
         if (r.field == Field::node_sums) {
           check_nodes(r, plan_.nodes[r.tensor].count());
-          summed[r.tensor] = 1;
+          there.insert(r);
         }
         if (r.field != Field::value && r.field != Field::state) continue;
         check_partition(r, r.rects, 1);
         if (r.field != Field::value) continue;
-        if (written[r.tensor]) fail("writes " + name(r) + ", which was written before");
-        written[r.tensor] = there[r.tensor] = 1;
+        if (!written.insert(r).second) fail("writes " + name(r) + ", which was written before");
+        there.insert(r);
       }
     }
   }

@@ -162,7 +162,7 @@ Body kernel_body(const Graph& graph, const Plan& plan, const Launch& planned,
     bindings.push_back(bind(op, plan, r, planned.parts));
   }
   const KernelTask blank = blank_task(graph, op);
-  const bool forward = planned.pass == Pass::forward;
+  const bool forward = runs_forward(planned.pass);
   const int parts = planned.parts;
   // Whether the first part runs backward for all. Then the other parts' tasks have nothing to do,
   // and only keep the launch's shape.
@@ -296,8 +296,10 @@ LaunchBody sum_launch_body(const PlannedWork& work) {
 }
 
 const RegisterPassBody kForward(Pass::forward, KernelsOf::operators, operator_body);
+const RegisterPassBody kAgain(Pass::again, KernelsOf::operators, operator_body);
 const RegisterPassBody kBackward(Pass::backward, KernelsOf::operators, operator_body);
 const RegisterPassBody kSum(Pass::sum, KernelsOf::none, sum_launch_body);
+const RegisterPassBody kAgainSum(Pass::again_sum, KernelsOf::none, sum_launch_body);
 
 }  // namespace
 

@@ -17,6 +17,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <set>
 #include <stdexcept>
 #include <tuple>
 #include <utility>
@@ -65,6 +66,12 @@ void Program::build() {
 // One for the value of each tensor, and for each stack that the plan has; of what rounds take in
 // turn, one for each buffer. Tensors that take turns in a register share those of the first.
 void Program::create_regions() {
+  std::set<Place> recomputed;  // what the backward pass computes again
+  for (const Launch& launch : plan_.launches) {
+    for (const Requirement& r : launch.requirements) {
+      if (r.field != Field::state && r.index == kRecomputed) recomputed.insert(r);
+    }
+  }
   for (TensorId t : graph_.tensors.ids()) {
     const Tensor& tensor = graph_.tensors[t];
     const bool weight = tensor.kind == TensorKind::weight;
@@ -73,10 +80,13 @@ void Program::create_regions() {
                                                                : Content::activations;
     const auto add = [&](Field field, const std::vector<std::int64_t>& shape, Content of,
                          DataType type, int states) {
-      for (int buffer = 0; buffer < plan_.buffers[t]; ++buffer) {
-        const auto [found, fresh] =
-            regions_of_places_.try_emplace(plan_.home_of({t, field, 0, buffer}), -1);
-        if (fresh) found->second = regions_.add(shape, of, type, states);
+      for (int index : {0, kRecomputed}) {
+        if (index != 0 && recomputed.count({t, field, index}) == 0) continue;
+        for (int buffer = 0; buffer < plan_.buffers[t]; ++buffer) {
+          const auto [found, fresh] =
+              regions_of_places_.try_emplace(plan_.home_of({t, field, index, buffer}), -1);
+          if (fresh) found->second = regions_.add(shape, of, type, states);
+        }
       }
     };
     // The slot is a first dimension. A task's slot is a rectangle like any other.

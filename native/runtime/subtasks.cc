@@ -55,7 +55,7 @@ std::size_t position_in_role(const Operator& op, int operand) {
 }
 
 Subtasks::Subtasks(const Graph& graph, const Launch& launch)
-    : forward_(launch.pass == Pass::forward),
+    : forward_(runs_forward(launch.pass)),
       degrees_(launch.degrees),
       first_task_(launch.first_task) {
   const Operator& op = graph.operators[launch.op];

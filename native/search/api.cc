@@ -5,6 +5,7 @@
 // handle: it is created from a start, run with options that may differ from call to call, and told
 // to adopt another chain's strategy. After each call its state, counts and best strategy among
 // them, stands in fl_chain_state.
+#include <algorithm>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -51,14 +52,15 @@ struct fl_chain {
 };
 
 // `groups`: operators of one group may be changed together.
-fl_chain* fl_chain_create(const fl_problem* problem, int n_groups, const int32_t* groups,
+fl_chain* fl_chain_create(fl_problem* problem, int n_groups, const int32_t* groups,
                           uint64_t seed, const fl_strategy* start, const fl_chain_state** state) {
   return fl::guarded(static_cast<fl_chain*>(nullptr), [&] {
-    const auto configs = fl::strategy_of(problem->problem, *start);
-    if (n_groups != static_cast<int>(problem->problem.graph.operators.size())) {
+    const fl::Problem& its = problem->of(*start);
+    const auto configs = fl::strategy_of(its, *start);
+    if (n_groups != static_cast<int>(its.graph.operators.size())) {
       throw std::invalid_argument("a search needs one group an operator");
     }
-    auto* const chain = new fl_chain(problem->problem, {groups, groups + n_groups}, seed, configs);
+    auto* const chain = new fl_chain(its, {groups, groups + n_groups}, seed, configs);
     *state = &chain->state;
     return chain;
   });
@@ -112,6 +114,10 @@ int fl_chain_exhaust(fl_chain* chain, double seconds, fl_branches* out) {
     if (chain->problem.machine.devices() > fl::Bounds::kParts) {
       throw std::invalid_argument("an exhaustive search takes at most " +
                                   std::to_string(fl::Bounds::kParts) + " devices");
+    }
+    const auto& again = chain->problem.facts.again;
+    if (std::find(again.begin(), again.end(), true) != again.end()) {
+      throw std::invalid_argument("an exhaustive search has nothing run again");
     }
     auto& search = chain->exhaustive;
     if (!search) search.emplace(chain->problem, chain->chain.best());

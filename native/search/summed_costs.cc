@@ -88,6 +88,7 @@ OperatorCost operator_cost(const Problem& problem, Geometry& geometry, OpId op, 
   const Split& split = problem.split(op, number);
   OperatorCost cost;
   cost.computation = slowest(problem, split, Pass::forward);
+  if (facts.again[op]) cost.computation += slowest(problem, split, Pass::again);
   if (facts.backward[op]) cost.computation += slowest(problem, split, Pass::backward);
   if (!(facts.runs[op] & kTrains)) return cost;
   PricedConfig config{number, Sums::readers,

@@ -228,6 +228,23 @@ void check_split(const fl::Problem& problem, fl::OpId op, const fl_split& its, s
 
 }  // namespace
 
+const fl::Problem& fl_problem::of(const fl_strategy& strategy) {
+  std::set<fl::OpId> again;
+  for (const auto& [op, config] : fl::configs_of(strategy)) {
+    checked_op(problem.graph, op.value);
+    if (config.again) again.insert(op);
+  }
+  if (again.empty()) return problem;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_ptr<fl::Problem>& known = recomputing_[again];
+  if (!known) {
+    known = std::make_unique<fl::Problem>(problem);
+    for (fl::OpId op : again) known->graph.operators[op].again = true;
+    known->facts = fl::facts_of(known->graph, known->outputs, problem.facts.optimizer);
+  }
+  return *known;
+}
+
 fl::PartialStrategy fl::configs_of(const fl::Problem& problem, const fl_strategy& strategy) {
   fl::PartialStrategy configs;
   for (const auto& [op, config] : configs_of(strategy)) {
@@ -241,6 +258,10 @@ fl::PartialStrategy fl::configs_of(const fl::Problem& problem, const fl_strategy
       for (int degree : config.degrees) text += " " + std::to_string(degree);
       throw std::invalid_argument("the cost table has no times for operator '" +
                                   problem.graph.operators[op].name + "' split by" + text);
+    }
+    if (config.again != problem.graph.operators[op].again) {
+      throw std::invalid_argument("operator '" + problem.graph.operators[op].name +
+                                  "': whether it is run again is not what a proposal can change");
     }
     // Choices that make no difference are dropped, so that equal strategies compare equal.
     const bool shares = problem.split(op, entry->second).can_sum_by_shards;
@@ -267,7 +288,8 @@ fl::StrategyArrays fl::arrays_of(const fl::Problem& problem, const PricedStrateg
   for (OpId op : strategy.ids()) {
     const PricedConfig& config = strategy[op];
     configs.push_back({problem.split(op, config.split).degrees, config.devices, config.sums,
-                       config.hierarchical && can_be_hierarchical(problem, op), config.buffers});
+                       config.hierarchical && can_be_hierarchical(problem, op), config.buffers,
+                       problem.graph.operators[op].again});
   }
   return StrategyArrays(std::move(configs));
 }
@@ -280,7 +302,8 @@ fl_problem* fl_problem_create(const fl_graph* graph, const fl_machine* machine,
     fl::Problem problem;
     problem.graph = std::move(wanted.graph);
     check_index(optimizer_states, fl::kMaxStates + 1, "number of optimizer states");
-    problem.facts = fl::facts_of(problem.graph, wanted.outputs, {optimizer_states, clips != 0});
+    problem.outputs = std::move(wanted.outputs);
+    problem.facts = fl::facts_of(problem.graph, problem.outputs, {optimizer_states, clips != 0});
     problem.machine = machine_of(*machine);
     problem.costs = cost_table(problem.graph, class_of, *machine);
     problem.in_order = space != nullptr;
@@ -359,11 +382,12 @@ int fl_problem_add_split(fl_problem* handle, const fl_split* its) {
   });
 }
 
-fl_simulator* fl_simulator_create(const fl_problem* problem, const fl_strategy* strategy,
+fl_simulator* fl_simulator_create(fl_problem* problem, const fl_strategy* strategy,
                                   int64_t* iteration_time) {
   return fl::guarded(static_cast<fl_simulator*>(nullptr), [&] {
-    const auto configs = fl::strategy_of(problem->problem, *strategy);
-    auto handle = std::make_unique<fl_simulator>(problem->problem);
+    const fl::Problem& its = problem->of(*strategy);
+    const auto configs = fl::strategy_of(its, *strategy);
+    auto handle = std::make_unique<fl_simulator>(its);
     handle->simulator.set(configs);
     *iteration_time = handle->simulator.iteration_time();
     return handle.release();

@@ -90,6 +90,9 @@ struct Flow {
   std::vector<Transfer> transfers;  // and one more, that ends the lists
   std::vector<Hop> hops;
   std::vector<TaskRef> consumers;
+  // Of a register that rounds take in turn: who is the first to write it in a round waits for those
+  // who are the last to use it in an earlier one. Both by their launches among the parties.
+  std::vector<std::pair<TaskRef, TaskRef>> around;  // (used last, writes first)
   // A launch that is fed (FlowId::fed), a task of it: how much longer it takes for what the flow
   // brings, in ns. Tasks combine partial values before they start on them; an update is nothing
   // else. Empty: none takes longer.

@@ -21,11 +21,13 @@ constexpr std::int64_t kCachedBytes = std::int64_t{256} << 20;
 }  // namespace
 
 FlowRules::FlowRules(const Problem& problem, const LaunchGraph& launch_graph,
-                     const PricedStrategy& configs, const std::vector<Block>& blocks)
+                     const PricedStrategy& configs, const std::vector<Block>& blocks,
+                     const std::vector<FlowPtr>& flows)
     : problem_(problem),
       launch_graph_(launch_graph),
       configs_(configs),
       blocks_(blocks),
+      flows_(flows),
       placements_(problem, launch_graph, configs),
       builder_(problem.machine, placements_.geometry()),
       devices_of_others_(launch_graph.others.size()),
@@ -120,7 +122,59 @@ FlowRules::Key FlowRules::key_of(const FlowId& id) const {
 Flow FlowRules::build(const FlowId& id) {
   begin(id);
   for (const PlaceUses& its : id.places) carry(its);
+  take_turns(id);
   return finish(id);
+}
+
+// Tenants of one key share the register's memory, one after the other. On each device, whoever
+// writes the next value waits for all who used the one before.
+void FlowRules::take_turns(const FlowId& id) {
+  std::vector<int> begun;  // tenants by whose keys others have been, in order
+  for (std::size_t first = 0; first < id.tenants.size(); ++first) {
+    const Flow& flow = *flows_[id.tenants[first]];
+    const std::uint64_t key = flow.tenant;
+    if (key == 0 || std::any_of(begun.begin(), begun.end(),
+                                [&](int before) { return flows_[before]->tenant == key; })) {
+      continue;
+    }
+    begun.push_back(id.tenants[first]);
+    int before = -1;
+    for (std::size_t next = first; next < id.tenants.size(); ++next) {
+      if (flows_[id.tenants[next]]->tenant != key) continue;
+      if (before >= 0) hand_over(before, id.tenants[next], false);
+      before = id.tenants[next];
+    }
+    buffers_ = flow.buffers;
+    hand_over(before, id.tenants[first], true);
+  }
+}
+
+// From those who use the value of one flow to those who write that of another.
+void FlowRules::hand_over(int used, int written, bool next_round) {
+  const auto party_of = [this](int launch) {
+    const auto at = std::find(id_->parties.begin(), id_->parties.end(), launch);
+    return static_cast<int>(at - id_->parties.begin());
+  };
+  const auto trained = static_cast<int>(blocks_.size());
+  for (const FlowUse& before : launch_graph_.flows[used].places.front().uses) {
+    if (before.launch >= trained) continue;
+    const auto& devices = blocks_[before.launch].device;
+    for (const FlowUse& after : launch_graph_.flows[written].places.front().uses) {
+      if (after.comes != Comes::writes) continue;
+      const auto& its = blocks_[after.launch].device;
+      for (int k = 0; k < static_cast<int>(devices.size()); ++k) {
+        for (int j = 0; j < static_cast<int>(its.size()); ++j) {
+          if (devices[k] != its[j]) continue;
+          const TaskRef from{party_of(before.launch), k}, to{party_of(after.launch), j};
+          if (next_round) {
+            around_.emplace_back(from, to);
+          } else {
+            builder_.edge(builder_.writer(from.party, k), to);
+          }
+        }
+      }
+    }
+  }
 }
 
 // Numbers the writing tasks, and says in which memory each of them writes.
@@ -147,6 +201,8 @@ void FlowRules::begin(const FlowId& id) {
   }
   stacks_ = 0;
   tenant_ = 0;
+  buffers_ = 1;
+  around_.clear();
   touched_.clear();
   overlaps_.clear();
   elements_of_fields_.clear();
@@ -423,13 +479,14 @@ Flow FlowRules::finish(const FlowId& id) {
   // Of each party, how many tasks wait for what the flow brings; 0 where bounds do not use it.
   std::vector<int> reading(id.parties.size(), 0);
   for (std::size_t p = 0; p < reading.size(); ++p) {
-    if (id.waits[p]) reading[p] = static_cast<int>(blocks_[id.parties[p]].device.size());
+    if (id.waits[p] && id.kind != FlowKind::turns) reading[p] = static_cast<int>(blocks_[id.parties[p]].device.size());
   }
   if (writing_.first >= writing_.end) writing_ = {};
   Flow flow = builder_.finish(reading, writing_);
   flow.apart = apart_;
   flow.tenant = tenant_;
   flow.buffers = buffers_;
+  flow.around = around_;
   if (tenant_ != 0 && !uniform_) flow.touched = touched_;
   bool longer = false;
   for (std::size_t i = 0; i < id.fed.size(); ++i) {

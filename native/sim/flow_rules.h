@@ -31,9 +31,9 @@ namespace flexlegion {
 class FlowRules {
  public:
   // Of the strategy that `configs` hold when a block or flow is asked for, and for flows, of its
-  // blocks.
+  // blocks; for turns, of the flows that are their tenants.
   FlowRules(const Problem& problem, const LaunchGraph& launch_graph, const PricedStrategy& configs,
-            const std::vector<Block>& blocks);
+            const std::vector<Block>& blocks, const std::vector<FlowPtr>& flows);
 
   // The tasks of a launch, and their times without what flows bring (Flow::fed_time).
   Block block(int launch);
@@ -68,6 +68,8 @@ class FlowRules {
   std::int32_t contention(int launch, int device, int part) const;
 
   Flow build(const FlowId& id);
+  void take_turns(const FlowId& id);
+  void hand_over(int used, int written, bool next_round);
   void begin(const FlowId& id);
   void carry(const PlaceUses& its);
   Flow finish(const FlowId& id);
@@ -97,6 +99,7 @@ class FlowRules {
   const LaunchGraph& launch_graph_;
   const PricedStrategy& configs_;
   const std::vector<Block>& blocks_;
+  const std::vector<FlowPtr>& flows_;
   Placements placements_;
   FlowBuilder builder_;
 
@@ -145,6 +148,7 @@ class FlowRules {
   bool uniform_ = false;
   int buffers_ = 1;
   std::vector<char> touched_;
+  std::vector<std::pair<TaskRef, TaskRef>> around_;
 };
 
 }  // namespace flexlegion

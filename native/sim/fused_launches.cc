@@ -49,10 +49,12 @@ int FusedLaunches::last_turn(int l) {
   return last;
 }
 
-// All waits of a flow: edges within a memory, and transfers between two.
+// All waits of a flow: edges within a memory, and transfers between two. That a register changes
+// hands is no reason to wait for other devices; last_turn() sees to it.
 void FusedLaunches::collect(int f) {
   const Flow& flow = *graph_.flows()[f];
   const FlowId& id = graph_.flow_ids()[f];
+  if (id.kind == FlowKind::turns) return;
   for (std::size_t p = 0; p < id.parties.size(); ++p) {
     if (flow.apart[p] < 0) continue;
     int& apart = apart_[id.parties[p]];
@@ -96,8 +98,9 @@ void FusedLaunches::find(std::vector<char>& runs_on) {
     }
     const int apart = std::max(apart_[l], last_turn(l));
     if (apart >= 0) rule_.set_apart(apart);
-    if (!row.follows) continue;
-    const int before = position_[graph_.launch_of(*row.follows, launches[l].op)];
+    const int followed = graph_.launch_graph().followed_by[l];
+    if (followed < 0) continue;
+    const int before = position_[followed];
     for (int k = 0; k < static_cast<int>(devices.size()); ++k) rule_.wait(k, before, k, true);
   }
   rule_.end();

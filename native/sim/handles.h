@@ -1,6 +1,10 @@
 // What the simulator's opaque handles hold.
 #pragma once
 
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -9,8 +13,16 @@
 
 struct fl_problem {
   explicit fl_problem(flexlegion::Problem its) : problem(std::move(its)), facts(problem.facts) {}
-  flexlegion::Problem problem;
+
+  // That of strategies which have the same operators run again.
+  const flexlegion::Problem& of(const fl_strategy& strategy);
+
+  flexlegion::Problem problem;  // none is run again
   flexlegion::FactsArrays facts;
+
+ private:
+  std::mutex mutex_;
+  std::map<std::set<flexlegion::OpId>, std::unique_ptr<flexlegion::Problem>> recomputing_;
 };
 
 struct fl_simulator {

@@ -42,6 +42,7 @@ LaunchGraph::LaunchGraph(const Problem& problem) {
   for (TensorId t : problem.graph.tensors.ids()) find_tensor_flows(problem, t);
   find_weight_flows(problem);
   find_iteration_flows();
+  find_turns();
   // Last, when the parties and operators of all flows are known.
   group_flows(problem);
 }
@@ -71,9 +72,12 @@ void LaunchGraph::find_launches(const Problem& problem) {
   // Launches of other runs are numbered after those of training.
   deciding_.insert(deciding_.end(), deciding_on_others.begin(), deciding_on_others.end());
   follower_of.assign(launches.size(), -1);
+  followed_by.assign(launches.size(), -1);
   for (int l = 0; l < static_cast<int>(launches.size()); ++l) {
-    const auto followed = row_of(launches[l].pass).follows;
-    if (followed) follower_of[launch_of(*followed, launches[l].op)] = l;
+    const auto followed = flexlegion::followed_by(graph, facts, launches[l]);
+    if (!followed) continue;
+    followed_by[l] = launch_of(*followed, launches[l].op);
+    follower_of[followed_by[l]] = l;
   }
   out_flows.resize(launches.size());
   in_flows.resize(launches.size());
@@ -129,8 +133,8 @@ Comes LaunchGraph::comes_by(const Use& use, int launch,
     }
     return nullptr;
   };
-  if (row.follows) {
-    if (const Use* before = used_by(launch_of(*row.follows, key.op))) {
+  if (followed_by[launch] >= 0) {
+    if (const Use* before = used_by(followed_by[launch])) {
       // Its own output: as it wrote it, it has it, unless it wrote partial values and the value is
       // summed elsewhere.
       return before->privilege == Privilege::write ? Comes::found_unless_partial : Comes::found;
@@ -171,12 +175,12 @@ PlaceUses LaunchGraph::uses_at(const Place& place) const {
   return its;
 }
 
-// Whether training has a launch that can sum partial values of the tensor.
-// Whether some strategy lets sum tasks combine the partial values. Which strategy is held is not
-// known here.
-bool LaunchGraph::is_summed(TensorId tensor) const {
-  const OpId op = producers[tensor].op;
-  return !op.none() && launch_of(Pass::sum, op) >= 0;
+// Whether some strategy lets sum tasks of training combine the partial values. Which strategy is
+// held is not known here.
+bool LaunchGraph::is_summed(const Place& place) const {
+  const OpId op = producers[place.tensor].op;
+  const Pass sum = place.index == kRecomputed ? Pass::again_sum : Pass::sum;
+  return !op.none() && launch_of(sum, op) >= 0;
 }
 
 void LaunchGraph::find_tensor_flows(const Problem& problem, TensorId t) {
@@ -201,24 +205,10 @@ void LaunchGraph::find_tensor_flows(const Problem& problem, TensorId t) {
     add_flow(std::move(id));
   }
   if (weight || !written(value)) return;
-  FlowId id{FlowKind::value, {}, t};
-  id.places = {std::move(value)};
-  if (is_summed(t)) {
-    for (const FlowUse& use : id.places.front().uses) {
-      const bool reads = use.launch < trained && !writes(use);
-      // Who reads partial values combines them for itself, forward and again backward.
-      if (reads && row_of(launches[use.launch].pass).price == Price::of_task) {
-        id.fed.push_back(use.launch);
-      }
-    }
-  }
-  add_flow(std::move(id));
-  if (is_summed(t)) {
-    // Two flows: partial values to who sums them, and the value, or partial values, to who reads
-    // it.
-    FlowId summing{FlowKind::partial, {}, t};
-    summing.places = {std::move(partial)};
-    add_flow(std::move(summing));
+  add_value_flows(std::move(value), std::move(partial));
+  if (problem.facts.recomputed[t]) {
+    add_value_flows(uses_at({t, Field::value, kRecomputed}),
+                    uses_at({t, Field::partial, kRecomputed}));
   }
   if (!written(gradient)) return;
   // Gradients go the way back, and their reader sums the partial ones: it is fed.
@@ -230,6 +220,48 @@ void LaunchGraph::find_tensor_flows(const Problem& problem, TensorId t) {
   if (!back.fed.empty() && row_of(launches[back.fed.front()].pass).closing) return;
   back.places = {std::move(gradient)};
   add_flow(std::move(back));
+}
+
+// A value goes to who reads it. Where a reduction can be split, there are two flows: partial values
+// to who sums them, and the value, or partial values, to who reads it.
+void LaunchGraph::add_value_flows(PlaceUses value, PlaceUses partial) {
+  const bool summed = is_summed(value.place);
+  FlowId id{FlowKind::value, {}, value.place.tensor};
+  id.places = {std::move(value)};
+  for (const FlowUse& use : id.places.front().uses) {
+    const bool reads = use.launch < static_cast<int>(launches.size()) && !writes(use);
+    // Who reads partial values combines them for itself, forward and again backward.
+    if (summed && reads && row_of(launches[use.launch].pass).price == Price::of_task) {
+      id.fed.push_back(use.launch);
+    }
+  }
+  add_flow(std::move(id));
+  if (!summed) return;
+  FlowId summing{FlowKind::partial, {}, partial.place.tensor};
+  summing.places = {std::move(partial)};
+  add_flow(std::move(summing));
+}
+
+// Values that are computed again take turns in registers, and whoever computes one waits for that,
+// as nothing else may hold it back: it could compute its value before the backward pass begins. Of
+// other registers that is left out, whose next users come after the users before them anyway.
+void LaunchGraph::find_turns() {
+  std::map<int, std::vector<int>> tenants_of;  // a register: flows
+  for (int f = 0; f < static_cast<int>(flows.size()); ++f) {
+    const FlowId& id = flows[f];
+    if (id.register_number < 0 || id.places.front().place.index != kRecomputed) continue;
+    tenants_of[id.register_number].push_back(f);
+  }
+  for (auto& [number, tenants] : tenants_of) {
+    const auto begins = [this](int f) { return flows[f].places.front().uses.front().launch; };
+    std::sort(tenants.begin(), tenants.end(),
+              [&](int a, int b) { return begins(a) < begins(b); });
+    if (tenants.size() < 2) continue;
+    FlowId id{FlowKind::turns};
+    id.register_number = number;
+    id.tenants = tenants;
+    add_flow(std::move(id));
+  }
 }
 
 // The weights that an operator updates share a flow, with all gradients that the update reads.
@@ -281,10 +313,19 @@ void LaunchGraph::add_flow(FlowId id) {
       ops.push_back(deciding_[use.launch]);
       if (kept) continue;
       const bool partial_alone = use.comes == Comes::found_unless_partial &&
-                                 id.kind == FlowKind::value && is_summed(id.tensor);
+                                 id.kind == FlowKind::value && is_summed(its.place);
       const bool spreads = use.comes == Comes::spreads;
       if (use.comes == Comes::writes || spreads) writers.push_back(use.launch);
       if (use.comes == Comes::waits || spreads || partial_alone) waiting.push_back(use.launch);
+    }
+  }
+  // Who used a value before hands its register on, and who writes the next one waits.
+  for (int tenant : id.tenants) {
+    for (const FlowUse& use : flows[tenant].places.front().uses) {
+      if (use.launch >= static_cast<int>(launches.size())) continue;
+      ops.push_back(deciding_[use.launch]);
+      writers.push_back(use.launch);
+      if (use.comes == Comes::writes) waiting.push_back(use.launch);
     }
   }
   id.fed = in_order(std::move(id.fed));

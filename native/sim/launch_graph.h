@@ -27,6 +27,7 @@ enum class FlowKind {
   iteration,  // of a field of the iteration: from tasks that write elements to those that read all
   partial,    // of an activation's value: from forward tasks to those that sum
   kept,       // of a tensor that training does not change: nothing moves, but who uses it holds it
+  turns,      // of a register for values that are computed again: who has it next waits
 };
 
 // How the tasks of a launch come by what they use.
@@ -68,7 +69,10 @@ struct FlowId {
   bool of_each_round = false;          // what ends the iteration reads it of every round
   std::vector<int> fed = {};           // launches whose tasks' times depend on what it brings
   std::vector<OpId> ops = {};          // whose configurations it depends on
-  int register_number = -1;            // of its only place (plan/registers.h), if that has one
+  // Of its only place (plan/registers.h), if that has one; or, of `turns`, the register.
+  int register_number = -1;
+  // Of `turns`: the flows of the values that take turns in the register, in their order.
+  std::vector<int> tenants = {};
   int group = 0;                       // flows of one group are equal if these are
 };
 
@@ -78,6 +82,7 @@ inline int number_of(const LaunchKey& its) {
 }
 inline int number_of(const FlowId& its) {
   if (its.kind == FlowKind::iteration) return static_cast<int>(its.field);
+  if (its.kind == FlowKind::turns) return its.register_number;
   return its.op.none() ? its.tensor.value : its.op.value;
 }
 
@@ -116,6 +121,7 @@ struct LaunchGraph {
   // A launch: the launch of the same operator whose k-th task follows the k-th one, as a backward
   // task follows its forward task; or -1.
   std::vector<int> follower_of;
+  std::vector<int> followed_by;  // the other way: the launch whose k-th task a k-th one follows
   std::vector<FlowId> flows;
   std::vector<std::vector<OutFlow>> out_flows;  // a launch
   std::vector<std::vector<InFlow>> in_flows;    // a launch
@@ -134,9 +140,11 @@ struct LaunchGraph {
   Comes comes_by(const Use& use, int launch, const std::vector<std::vector<Use>>& of_launch) const;
   std::vector<int> launches_sharing(OpId op, std::initializer_list<Shares> which) const;
   void find_tensor_flows(const Problem& problem, TensorId tensor);
+  void add_value_flows(PlaceUses value, PlaceUses partial);
+  void find_turns();
   void find_weight_flows(const Problem& problem);
   void find_iteration_flows();
-  bool is_summed(TensorId tensor) const;
+  bool is_summed(const Place& place) const;
   PlaceUses uses_at(const Place& place) const;
   void add_flow(FlowId id);
   void group_flows(const Problem& problem);

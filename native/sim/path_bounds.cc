@@ -77,9 +77,7 @@ std::int64_t PathBounds::longest_path() {
     }
     // A task that follows another one, as backward follows forward, waits for it: the k-th for the
     // k-th.
-    const LaunchKey& key = launch_graph_.launches[l];
-    if (const auto followed = row_of(key.pass).follows) {
-      const int forward = launch_graph_.launch_of(*followed, key.op);
+    if (const int forward = launch_graph_.followed_by[l]; forward >= 0) {
       first_ready = std::max(first_ready, first_end_[forward]);
       last_ready = std::max(last_ready, last_end_[forward]);
     }

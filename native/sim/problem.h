@@ -1,10 +1,12 @@
 // What a simulation is about: the operator graph, the device topology, and what tasks cost there.
-// It does not change while strategies come and go.
+// It does not change while strategies come and go. But strategies that have other operators run
+// again have another order of issue: they are of another problem, which shares machine and costs.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -44,11 +46,11 @@ struct Split {
 
   // No task takes no time, so that what follows it comes after it.
   std::int64_t time(Pass pass, int kind, int part) const {
-    const auto& times = pass == Pass::forward ? forward : backward;
+    const auto& times = runs_forward(pass) ? forward : backward;
     return std::max<std::int64_t>(1, times[static_cast<std::size_t>(kind * tasks + part)]);
   }
   std::int32_t contention(Pass pass, int kind, int part) const {
-    const auto& its = pass == Pass::forward ? forward_contention : backward_contention;
+    const auto& its = runs_forward(pass) ? forward_contention : backward_contention;
     return its.empty() ? 0 : its[static_cast<std::size_t>(kind * tasks + part)];
   }
 };
@@ -97,9 +99,12 @@ struct CostTable {
 
 struct Problem {
   Graph graph;
+  std::vector<TensorId> outputs;  // that prediction wants
   GraphFacts facts;
-  MachineModel machine;
-  CostTable costs;
+  std::shared_ptr<MachineModel> its_machine = std::make_shared<MachineModel>();
+  std::shared_ptr<CostTable> its_costs = std::make_shared<CostTable>();
+  MachineModel& machine = *its_machine;
+  CostTable& costs = *its_costs;
   bool in_order = false;  // searches put an operator's tasks on the first devices, in order
   // What is to fit is an exported program: the bytes of each device, and what it keeps there of any
   // strategy. Otherwise this runtime's allocation is, and the first is below 0.

@@ -67,7 +67,15 @@ void Rounds::find_waits(const Timeline& line) {
   pairs_.clear();
   for (int f = 0; f < static_cast<int>(graph_.flows().size()); ++f) {
     const FlowId& id = graph_.flow_ids()[f];
-    if (id.in_rounds) {
+    if (id.kind == FlowKind::turns) {
+      const Flow& flow = *graph_.flows()[f];
+      const auto task = [&](const TaskRef& at) {
+        return line.first_task[id.parties[at.party]] + at.part;
+      };
+      for (const auto& [used, written] : flow.around) {
+        pairs_.push_back({task(used), {task(written), flow.buffers}});
+      }
+    } else if (id.in_rounds) {
       find_back_pressure(line, f);
     } else {
       for (int slot = 0; slot < id.writers; ++slot) {
@@ -103,7 +111,7 @@ void Rounds::find_back_pressure(const Timeline& line, int f) {
       continue;
     }
     for (std::size_t p = 0; p < id.parties.size(); ++p) {
-      if (launches.follower_of[id.parties[p]] == use.launch) last_use[p] = use.launch;
+      if (launches.follower_of[last_use[p]] == use.launch) last_use[p] = use.launch;
     }
   }
   const auto ends = [&](const TaskRef& at) {

@@ -26,7 +26,7 @@ TaskGraph::TaskGraph(const Problem& problem)
       memory_(static_cast<std::size_t>(problem.machine.memories), 0),
       tenants_(static_cast<std::size_t>(launch_graph_.registers)),
       program_(problem),
-      rules_(problem, launch_graph_, configs_, blocks_),
+      rules_(problem, launch_graph_, configs_, blocks_, flows_),
       paths_(problem, launch_graph_, flows_),
       is_dirty_block_(launch_graph_.launches.size(), 0),
       is_dirty_flow_(launch_graph_.flows.size(), 0) {}
@@ -68,6 +68,12 @@ void TaskGraph::collect(const PartialStrategy& configs) {
     if (config == configs_[op]) continue;  // of tied operators, often one alone changes
     for (int block : launch_graph_.launches_of_op[op]) mark(is_dirty_block_, dirty_blocks_, block);
     for (int flow : launch_graph_.flows_of_op[op]) mark(is_dirty_flow_, dirty_flows_, flow);
+  }
+  // A register's turns come after the flows that take them, which have lower numbers.
+  const auto turns = [this](int flow) { return flow_ids()[flow].kind == FlowKind::turns; };
+  if (turns(static_cast<int>(flows_.size()) - 1)) {
+    std::stable_partition(dirty_flows_.begin(), dirty_flows_.end(),
+                          [&](int flow) { return !turns(flow); });
   }
   for (int flow : dirty_flows_) mark_fed(flow);
   // The marks are scratch. They are cleared by list, since clearing all would cost what the graph

@@ -62,6 +62,7 @@ struct Op {
   std::vector<int> kinds;           // of its space's dimensions
   bool parts = false;               // whether the last of them shares out partial values
   int operands = 0;
+  bool is_loss = false;
 };
 struct GraphFacts {
   std::vector<std::vector<std::int64_t>> tensors;  // shapes
@@ -121,6 +122,7 @@ class GraphMaker {
 
   void add_operator(bool is_loss) {
     Op op;
+    op.is_loss = is_loss;
     op.shape = shape();
     std::vector<int> kinds;
     for (std::size_t d = 0; d < op.shape.size(); ++d) {

@@ -4,7 +4,8 @@ Every third strategy trains twice, to the same bits: the second time, tensors th
 short while take turns in memory. With `--reductions`, all strategies do, and most operators that
 reduce something are split in it.
 
-In each turn, the batch goes through in another number of micro-batches, with random buffers.
+In each turn, the batch goes through in another number of micro-batches, with random buffers. In two
+of three strategies, some or most operators are run again for the backward pass.
 
 Where rounding turned a ReLU on or off, the gradients of a network of `--zoo` say nothing: of such a
 strategy losses and outputs are compared alone, and another one is drawn for it.
@@ -41,7 +42,11 @@ from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.operator_type import DimKind
 from flexlegion.machine.running import running_machine, traffic
 from flexlegion.objective.precision import DEFAULT_STORAGE
-from flexlegion.strategy.configuration import ParallelConfig, random_config
+from flexlegion.strategy.configuration import (
+    ParallelConfig,
+    cannot_run_again,
+    random_config,
+)
 from flexlegion.transforms.micro_batches import micro_batched
 
 REDUCES = (DimKind.REDUCTION, DimKind.PART)
@@ -59,6 +64,8 @@ def random_strategy(
     """
     rng = np.random.default_rng(seed)
     registers = np.random.default_rng([seed, 2])
+    recomputed = np.random.default_rng([seed, 3])
+    often = recomputed.choice([0.0, 0.4, 0.9])
     max_tasks = int(rng.integers(2 if reductions else 1, 13))
     configs = {}
     for op in graph.operators:
@@ -68,7 +75,9 @@ def random_strategy(
             dim = int(rng.choice(reduced))
         for _ in range(DRAWS):
             config = random_config(op, devices, rng, max_tasks, reductions=True, parts=True)
-            configs[op.name] = replace(config, buffers=int(registers.integers(1, 5)))
+            again = cannot_run_again(op) is None and bool(recomputed.random() < often)
+            buffers = int(registers.integers(1, 5))
+            configs[op.name] = replace(config, buffers=buffers, again=again)
             if dim == len(op.dims) or config.degrees[dim] > 1:
                 break
     if len(set(running_machine().devices.nodes)) > 1:

@@ -29,7 +29,12 @@ from flexlegion.machine.topology import Topology
 from flexlegion.profiling.machines import load_machine
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import OUT_OF_MEMORY, SIMULATED, Simulation, Timeline
-from flexlegion.strategy.configuration import ParallelConfig, random_config, splits
+from flexlegion.strategy.configuration import (
+    ParallelConfig,
+    cannot_run_again,
+    random_config,
+    splits,
+)
 from flexlegion.strategy.granularity import Granularity
 from flexlegion.strategy.strategy import ResolvedStrategy
 from flexlegion.zoo import build
@@ -104,6 +109,8 @@ class Case:
         So many launches at most run as one: the fewer, the sooner tensors take turns in memory.
     micro_batches
         Proposals then say at how many of them an operator can be, too.
+    again
+        Whether every other operator is run again for the backward pass.
     """
 
     network: str
@@ -112,6 +119,7 @@ class Case:
     shard_bytes: int = 1
     fused_launches: int | None = None
     micro_batches: int = 1
+    again: bool = False
 
 
 def topology_of(machine: str) -> Topology:
@@ -185,12 +193,17 @@ def difference(ours: Timeline, theirs: Timeline) -> str:
     return ""
 
 
-def proposal(problem: Problem, rng: np.random.Generator) -> dict[str, ParallelConfig]:
+def proposal(
+    problem: Problem, held: ResolvedStrategy, rng: np.random.Generator
+) -> dict[str, ParallelConfig]:
     """For one operator or several any degrees on any devices, one of them maybe several times.
 
-    With micro-batches, any number of them can be under way at it.
+    With micro-batches, any number of them can be under way at it. What is run again stays so.
     """
-    changes = _divided(problem, rng)
+    changes = {
+        name: replace(config, again=held[name].again)
+        for name, config in _divided(problem, rng).items()
+    }
     if (rounds := problem.graph.micro_batches) == 1:
         return changes
     return {
@@ -244,7 +257,7 @@ class Pair:
 
     def step(self) -> None:
         """One proposal; raises AssertionError if the two disagree."""
-        change = proposal(self.problem, self.rng)
+        change = proposal(self.problem, self.delta.strategy, self.rng)
         limit = 0
         if self.rng.random() < 0.3:
             limit = max(1, int(self.held.iteration_time_ns * self.rng.uniform(0.6, 1.2)))
@@ -297,7 +310,12 @@ def run(case: Case, proposals: int, seed: int) -> Counts:
     rng = np.random.default_rng(seed)
     problem = problem_for(case, seed)
     start = ("data", "model", "single", f"random:{seed % 1000}")[int(rng.integers(4))]
-    pair = Pair(problem, strategy_of(problem, start), rng)
+    strategy = strategy_of(problem, start)
+    if case.again:
+        every = [op.name for op in problem.graph.operators if cannot_run_again(op) is None]
+        again = {name: replace(strategy[name], again=True) for name in every[seed % 2 :: 2]}
+        strategy = strategy.changed(again)
+    pair = Pair(problem, strategy, rng)
     try:
         for i in range(proposals):
             pair.step()

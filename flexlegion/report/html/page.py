@@ -69,7 +69,7 @@ def page(template: str, values: Mapping[str, Any], data: Mapping[str, Any]) -> s
 
 def _colour(pass_: str) -> str:
     """Whose colour a pass has: what follows the backward passes is like an update."""
-    alike = {"sum": "forward"}
+    alike = {"sum": "forward", "again": "forward", "again_sum": "forward"}
     own = ("load", "forward", "backward", "other")
     return pass_ if pass_ in own else alike.get(pass_, "update")
 

@@ -290,7 +290,7 @@ def sources_view(timeline: Timeline, strategy: ResolvedStrategy) -> list[Json]:
     counts: dict[str, list[int]] = {}
     known: dict[tuple[int, int], str] = {}
     for row in rows:
-        if PASSES[row["pass"]] not in TASK_PASSES:
+        if ROWS[row["pass"]].price != "of_task":
             continue
         key = (int(row["index"]), int(row["device"]))
         if key not in known:
