@@ -68,7 +68,7 @@ class PlanBuilder {
     for (TensorId t : contributions_.ids()) {
       plan_.gradients[t].fully_written = fully_written(t);
     }
-    plan_.tenancies = tenancies_of(graph_, facts_, plan_);
+    find_tenancies(graph_, facts_, plan_);
     return std::move(plan_);
   }
 
@@ -293,6 +293,8 @@ std::int64_t bytes_on_device(const Graph& graph, const Plan& plan, int device) {
   for (const Launch& launch : plan.launches) {
     Rect staged;
     for (const Requirement& r : launch.requirements) {
+      const auto tenancy = plan.tenancies.find(r);
+      if (tenancy != plan.tenancies.end() && tenancy->second.local) continue;
       Place place = plan.home_of(r);
       place.buffer = 0;
       Touched& touched = places[place];
@@ -310,6 +312,11 @@ std::int64_t bytes_on_device(const Graph& graph, const Plan& plan, int device) {
     if (staged.empty()) continue;
     bytes +=
         staged.volume() * bytes_of(*launch.in_role(RequirementRole::loaded)) * plan.micro_batches;
+  }
+  for (const auto& [home, its] : plan.local_registers) {
+    const auto d = static_cast<std::size_t>(device);
+    if (d + 1 >= its.first.size()) continue;
+    bytes += (its.first[d + 1] - its.first[d]) * bytes_of(home) * plan.buffers[home.tensor];
   }
   for (const auto& [place, touched] : places) {
     const int buffers = place.tensor.none() ? 1 : plan.buffers[place.tensor];

@@ -84,6 +84,7 @@ struct Plan {
   IdVector<TensorId, GradientStack> gradients;
   IdVector<TensorId, SummingNodes> nodes;  // of a weight: who sum its gradient first
   std::map<Place, Tenancy> tenancies;      // of what is needed for a few launches: its register
+  std::map<Place, LocalRegister> local_registers;  // by their homes
   int micro_batches = 1;
   IdVector<TensorId, int>
       buffers;  // of values and gradients but weights': that rounds take in turn
@@ -98,12 +99,24 @@ struct Plan {
     home.buffer = buffer;
     return home;
   }
+  // The register of that home for tensors of any shape; null: it is none.
+  const LocalRegister* local_register(Place home) const {
+    home.buffer = 0;
+    const auto found = local_registers.find(home);
+    return found == local_registers.end() ? nullptr : &found->second;
+  }
   // The place that a launch touches in a round, of what it is planned to touch.
   Place in_round(Place place, int round) const {
     if (!place.tensor.none() && place.buffer == 0) place.buffer = round % buffers[place.tensor];
     return place;
   }
 };
+
+// Of a place, how many partial values its stack has; of what is no stack, 1.
+inline int slots_of(const Plan& plan, const Place& place) {
+  if (place.field == Field::gradient) return plan.gradients[place.tensor].slots;
+  return place.field == Field::partial ? plan.values[place.tensor].slots : 1;
+}
 
 // Derives the plan. `outputs` are the tensors that prediction wants; the graph's loss operators, if
 // any, give training and evaluation their goal. Throws std::invalid_argument for a strategy that

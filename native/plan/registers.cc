@@ -1,17 +1,17 @@
 // How tensors get registers (registers.h).
 //
 // registers_of() walks the order of issue once, to find from which launch to which each place is
-// needed; and again, launch by launch, to give the places whose life begins there a register:
+// needed; and again, launch by launch, to give the places whose life begins there a register.
 //
-// 1. Of the registers of that shape, type and pass, the one that has been free for longest. That of
-//    a small tensor rests for kRest launches: so launches of both tenants can fuse with their
-//    neighbours, and a device can run ahead of another one by as much. Of a large one (kLarge),
-//    memory counts for more.
-// 2. If there is none such, a new one.
+// Of one shape, the register that has been free for longest; of any shape, the free one whose size
+// fits best: the smallest that is large enough, or else the largest. If there is none, a new one.
+// That of a small tensor rests for kRest launches: so launches of both tenants can fuse with their
+// neighbours, and a device can run ahead of another one by as much. Of a large one (kLarge), memory
+// counts for more.
 //
-// Costs: what the launches touch, and for each place the free registers of its class.
+// Costs: what the launches touch, and for each place the registers of its class.
 //
-// tenancies_of() compares what a plan's tasks touch. The simulator finds the same keys when it
+// find_tenancies() compares what a plan's tasks touch. The simulator finds the same keys when it
 // builds its flows (sim/flow_boxes.cc).
 #include "plan/registers.h"
 
@@ -107,10 +107,43 @@ bool uniform(const DeviceBoxes& boxes) {
                      [](const auto& one) { return one.second.uniform; });
 }
 
-int slots_of(const Plan& plan, const Place& place) {
-  if (place.field == Field::gradient) return plan.gradients[place.tensor].slots;
-  return place.field == Field::partial ? plan.values[place.tensor].slots : 1;
-}
+}  // namespace
+
+namespace {
+
+// Registers of one class, while the order of issue is walked.
+class Pool {
+ public:
+  // A register for a tensor of so many bytes, that is needed from one launch to another one;
+  // `count` numbers them all.
+  int take(const Life& life, std::int64_t bytes, int rest, bool any_size, int& count) {
+    Slot* best = nullptr;
+    for (Slot& slot : slots_) {
+      if (slot.until + (bytes >= kLarge ? 0 : rest) >= life.first) continue;
+      const bool better = best == nullptr || (any_size ? fits_better(slot, *best, bytes)
+                                                       : slot.until < best->until);
+      if (better) best = &slot;
+    }
+    if (best == nullptr) best = &slots_.emplace_back(Slot{count++, 0, 0});
+    best->until = life.last;
+    best->bytes = std::max(best->bytes, bytes);
+    return best->number;
+  }
+
+ private:
+  struct Slot {
+    int number, until;  // of its last tenant's end
+    std::int64_t bytes;
+  };
+
+  static bool fits_better(const Slot& a, const Slot& b, std::int64_t bytes) {
+    const bool fits = a.bytes >= bytes;
+    if (fits != (b.bytes >= bytes)) return fits;
+    return fits ? a.bytes < b.bytes : a.bytes > b.bytes;
+  }
+
+  std::vector<Slot> slots_;
+};
 
 }  // namespace
 
@@ -122,29 +155,33 @@ Registers registers_of(const Graph& graph, const GraphFacts& facts) {
   std::vector<std::vector<std::pair<Place, Life>>> born(order.size());
   for (const auto& [place, life] : lives_of(graph, facts, order)) {
     // What is read when all is done keeps its memory.
-    const bool lasts = life.stretch < 0 || !life.trained || facts.lasts[place.tensor];
-    if (!lasts) born[static_cast<std::size_t>(life.first)].emplace_back(place, life);
+    const bool lasts = place.index != kRecomputed && facts.lasts[place.tensor];
+    if (life.trained && !lasts) {
+      born[static_cast<std::size_t>(life.first)].emplace_back(place, life);
+    }
   }
-  using Class = std::tuple<Field, int, DataType, std::vector<std::int64_t>>;
-  struct Free {
-    int since, number;
-  };
-  const int rest_of_small = std::min(kRest, graph.fused_launches);
-  std::map<Class, std::vector<Free>> free;  // those that are taken, too: until their tenant's end
-  int registers_so_far = 0;
-  for (int i = 0; i < static_cast<int>(order.size()); ++i) {
-    for (const auto& [place, life] : born[static_cast<std::size_t>(i)]) {
-      const Tensor& tensor = graph.tensors[place.tensor];
-      auto& all = free[{place.field, life.stretch, type_of(graph, place), tensor.shape}];
-      auto longest = std::min_element(
-          all.begin(), all.end(), [](const Free& a, const Free& b) { return a.since < b.since; });
+  const int rest = std::min(kRest, graph.fused_launches);
+  // Forward and backward passes have registers of their own where several micro-batches are under
+  // way. What is needed in both has memory of its own then.
+  const bool in_rounds = graph.micro_batches > 1;
+  std::map<std::tuple<Field, int, DataType, std::vector<std::int64_t>>, Pool> alike;
+  std::map<std::pair<int, DataType>, Pool> local;
+  int count = 0;
+  for (const auto& begins : born) {
+    for (const auto& [place, life] : begins) {
       const DataType type = type_of(graph, place);
-      const bool large = Rect::of_shape(tensor.shape).volume() * element_bytes(type) >= kLarge;
-      if (longest == all.end() || longest->since + (large ? 0 : rest_of_small) >= i) {
-        longest = all.insert(all.end(), Free{0, registers_so_far++});
+      const std::vector<std::int64_t>& shape = graph.tensors[place.tensor].shape;
+      const std::int64_t bytes = Rect::of_shape(shape).volume() * element_bytes(type);
+      RegisterNumbers numbers;
+      if (life.stretch >= 0) {
+        Pool& pool = alike[{place.field, life.stretch, type, shape}];
+        numbers.alike = pool.take(life, bytes, rest, false, count);
       }
-      longest->since = life.last;
-      registers[place] = longest->number;
+      if (!in_rounds || life.stretch >= 0) {
+        Pool& pool = local[{in_rounds ? life.stretch : 0, type}];
+        numbers.local = pool.take(life, bytes, rest, true, count);
+      }
+      if (numbers.alike >= 0 || numbers.local >= 0) registers[place] = numbers;
     }
   }
   return registers;
@@ -156,6 +193,11 @@ void Boxes::add(const Rect& rect, bool writes) {
   uniform = uniform && (before.empty() || before == rect);
   Rect& box = writes ? written : read;
   box = box.bounding(rect);
+}
+
+TenantKey::TenantKey(int buffers) {
+  mix(0);  // there are no stacks of no slots
+  mix(static_cast<std::uint64_t>(buffers));
 }
 
 TenantKey::TenantKey(int slots, int buffers, bool uniform) {
@@ -187,22 +229,45 @@ void TenantKey::mix(const Rect& rect) {
 }
 
 // A stack that starts as zeros is written in part, and what is left out has to stay as it is.
-std::map<Place, Tenancy> tenancies_of(const Graph& graph, const GraphFacts& facts,
-                                      const Plan& plan) {
+void find_tenancies(const Graph& graph, const GraphFacts& facts, Plan& plan) {
   const Registers registers = registers_of(graph, facts);
   const std::map<Place, DeviceBoxes> boxes = boxes_of(plan, registers);
-  std::map<Place, Tenancy> tenancies;
   std::map<std::pair<int, std::uint64_t>, Place> homes;
+  std::map<Place, std::map<int, std::int64_t>> parts;  // of local registers: a device's elements
   for (const auto& [place, its] : boxes) {
     if (place.field == Field::gradient && !plan.gradients[place.tensor].fully_written) continue;
-    TenantKey key(slots_of(plan, place), plan.buffers[place.tensor], uniform(its));
-    for (const auto& [device, box] : its) key.add(device, box.read, box.written);
-    const int number = registers.at(place);
-    const Place home = homes.try_emplace({number, key.value()}, place).first->second;
-    tenancies[place] = {number, static_cast<int>(tenancies.size()), key.value(), uniform(its),
-                        home};
+    const bool local = std::all_of(its.begin(), its.end(),
+                                   [](const auto& one) { return one.second.local(); });
+    const auto& [of_alike, of_any] = registers.at(place);
+    Tenancy tenancy;
+    tenancy.local = local && of_any >= 0;
+    tenancy.number = tenancy.local ? of_any : of_alike;
+    if (tenancy.number < 0) continue;
+    const int buffers = plan.buffers[place.tensor];
+    if (tenancy.local) {
+      tenancy.key = TenantKey(buffers).value();
+    } else {
+      tenancy.uniform = uniform(its);
+      TenantKey key(slots_of(plan, place), buffers, tenancy.uniform);
+      for (const auto& [device, box] : its) key.add(device, box.read, box.written);
+      tenancy.key = key.value();
+    }
+    tenancy.home = homes.try_emplace({tenancy.number, tenancy.key}, place).first->second;
+    tenancy.tenant = static_cast<int>(plan.tenancies.size());
+    for (const auto& [device, box] : its) {
+      if (!tenancy.local) break;
+      std::int64_t& part = parts[tenancy.home][device];
+      part = std::max(part, aligned(box.written.volume()));
+    }
+    plan.tenancies[place] = tenancy;
   }
-  return tenancies;
+  for (const auto& [home, of_device] : parts) {
+    LocalRegister& its = plan.local_registers[home];
+    for (const auto& [device, elements] : of_device) {
+      its.first.resize(static_cast<std::size_t>(device) + 1, its.first.empty() ? 0 : its.first.back());
+      its.first.push_back(its.first.back() + elements);
+    }
+  }
 }
 
 int Turns::touch(int number, std::uint64_t key, int tenant, int position) {
@@ -219,10 +284,26 @@ int Turns::touch(int number, std::uint64_t key, int tenant, int position) {
   return before;
 }
 
+namespace {
+
+// Whether a place lies in a local register, and its tiles in the devices' parts.
+bool is_local(const Plan& plan, const Place& place, const DeviceBoxes& boxes) {
+  const Tenancy& tenancy = plan.tenancies.at(place);
+  if (!tenancy.local) return false;
+  const std::vector<std::int64_t>& first = plan.local_registers.at(tenancy.home).first;
+  return std::all_of(boxes.begin(), boxes.end(), [&](const auto& one) {
+    const auto device = static_cast<std::size_t>(one.first);
+    return one.second.local() && device + 1 < first.size() &&
+           one.second.written.volume() <= first[device + 1] - first[device];
+  });
+}
+
+}  // namespace
+
 void verify_tenancies(const Graph& graph, const Plan& plan) {
   Registers registers;
   std::map<Place, std::pair<int, int>> lives;
-  for (const auto& [place, its] : plan.tenancies) registers[place] = its.number;
+  for (const auto& [place, its] : plan.tenancies) registers[place] = {its.number, its.number};
   for (LaunchId l : plan.launches.ids()) {
     for (const Requirement& r : plan.launches[l].requirements) {
       if (registers.count(r) > 0)
@@ -244,10 +325,11 @@ void verify_tenancies(const Graph& graph, const Plan& plan) {
       };
       const DeviceBoxes &mine = boxes.at(a), &its = boxes.at(b);
       const bool same = uniform(mine) == uniform(its) &&
-                        std::equal(mine.begin(), mine.end(), its.begin(), its.end(), alike);
-      if (apart && same && type_of(graph, a) == type_of(graph, b) &&
-          graph.tensors[a.tensor].shape == graph.tensors[b.tensor].shape &&
-          slots_of(plan, a) == slots_of(plan, b) &&
+                        std::equal(mine.begin(), mine.end(), its.begin(), its.end(), alike) &&
+                        graph.tensors[a.tensor].shape == graph.tensors[b.tensor].shape &&
+                        slots_of(plan, a) == slots_of(plan, b);
+      const bool local = is_local(plan, a, mine) && is_local(plan, b, its);
+      if (apart && (same || local) && type_of(graph, a) == type_of(graph, b) &&
           plan.buffers[a.tensor] == plan.buffers[b.tensor]) {
         continue;
       }

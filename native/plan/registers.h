@@ -4,14 +4,18 @@
 // a few launches. As soon as its last user has run, the next tensor can have its memory. Two
 // questions have to be answered for that, and each has its own place:
 //
-// - *Who could take turns* follows from the graph alone: registers_of() gives tensors of one shape
-//   and type a number each, so that no two of one number are needed at the same time. It is the
-//   linear scan of register allocation (Poletto and Sarkar, 1999) over the order of issue.
-// - *Who does* is the strategy's to decide. Tenants of a register share memory if every device
-//   touches the same rectangles of both (TenantKey). Then sharing costs no memory, and whoever
-//   writes the second tensor on a device waits for tasks of that device, which come before it
-//   anyway, and until other devices have fetched what they read of the first; of that wait the
-//   simulator does not know. Tenants that differ keep memory of their own.
+// - *Who could take turns* follows from the graph alone: registers_of() gives tensors numbers, so
+//   that no two of one number are needed at the same time. It is the linear scan of register
+//   allocation (Poletto and Sarkar, 1999) over the order of issue.
+// - *Who does* is the strategy's to decide.
+//   If each device touches one rectangle of a tensor alone, and computes it itself, the tensor is
+//   *local*: nobody fetches it. It has a register for tensors of any shape, of which each device
+//   has a part for itself.
+//   Other tensors have registers for tensors of one shape and type. Tenants of such a one share
+//   memory if every device touches the same rectangles of both (TenantKey). Then sharing costs no
+//   memory, and whoever writes the second tensor on a device waits for tasks of that device, which
+//   come before it anyway, and until other devices have fetched what they read of the first; of
+//   that wait the simulator does not know. Tenants that differ keep memory of their own.
 //
 // So a proposal of the search changes the keys of the tensors that it touches, and nobody's number.
 //
@@ -31,8 +35,13 @@ namespace flexlegion {
 
 struct Plan;
 
-// Which register each place has. Places that are not listed keep memory of their own.
-using Registers = std::map<Place, int>;
+// The registers of a place, by their numbers; -1: none.
+struct RegisterNumbers {
+  int alike = -1;  // of tensors of its shape
+  int local = -1;  // of tensors of any shape
+};
+// Places that are not listed keep memory of their own.
+using Registers = std::map<Place, RegisterNumbers>;
 Registers registers_of(const Graph& graph, const GraphFacts& facts);
 
 // What decides whether two tenants of a register share it: the slots of their stacks, how many
@@ -41,6 +50,7 @@ Registers registers_of(const Graph& graph, const GraphFacts& facts);
 class TenantKey {
  public:
   TenantKey(int slots, int buffers, bool uniform);
+  explicit TenantKey(int buffers);  // of what is local
 
   // Devices in ascending order, each once.
   void add(int device, const Rect& read, const Rect& written);
@@ -60,20 +70,45 @@ struct Boxes {
   bool uniform = true;  // all of them touch the same
 
   bool empty() const { return read.empty() && written.empty(); }
+  // Whether nothing that they touch comes from other devices.
+  bool local() const { return uniform && !written.empty(); }
   // What one of them touches, which is not empty.
   void add(const Rect& rect, bool writes);
 };
+
+// A device's part of a register for tensors of any shape has a multiple of so many elements, so that
+// the next one's begins with a line of the cache, where kernels are fastest. Of fewer, it does not
+// matter.
+constexpr std::int64_t kAligned = 64;
+inline std::int64_t aligned(std::int64_t elements) {
+  return elements < kAligned ? elements : (elements + kAligned - 1) / kAligned * kAligned;
+}
 
 // A place's share of a register under a strategy.
 struct Tenancy {
   int number = -1;  // the register's
   int tenant = -1;  // the place's, among all that have a register
   std::uint64_t key = 0;
-  bool uniform = false;  // all tasks of a device touch the same of it
+  bool uniform = false;  // tenants of that key are touched in one rectangle by each device
+  bool local = false;    // it lies in a register for tensors of any shape
   Place home;            // the first tenant with that key: in whose memory this one lies
 };
-std::map<Place, Tenancy> tenancies_of(const Graph& graph, const GraphFacts& facts,
-                                      const Plan& plan);
+
+// A register for tensors of any shape: a row of elements, of which each device has a part, as large
+// as the largest of its tiles of tenants. Such a tile lies at the beginning of the part.
+struct LocalRegister {
+  std::vector<std::int64_t> first;  // a device: where its part begins; and one more
+
+  Rect whole() const { return Rect::of_shape({first.back()}); }
+  Rect part(int device, std::int64_t elements) const {
+    Rect rect = Rect::of_shape({first[static_cast<std::size_t>(device)] + elements});
+    rect.lo[0] = first[static_cast<std::size_t>(device)];
+    return rect;
+  }
+};
+
+// Fills the plan's.
+void find_tenancies(const Graph& graph, const GraphFacts& facts, Plan& plan);
 
 // When registers change hands. Launches of both tenants are no parts of one task, unless all that
 // it touches of both is the same: Legion wants it to touch one memory in one way.

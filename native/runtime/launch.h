@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -67,6 +68,10 @@ struct LaunchRequirement {
   std::vector<Rect> rects;  // one a task
   Legion::LogicalPartition partition = Legion::LogicalPartition::NO_PART;
   Place place = {};  // in the plan, of a requirement that the plan states
+  // Of a row of elements, where tensors of any shape take turns: the tiles that lie there, and the
+  // shape of the tensor. Otherwise there are none, and `rects` are the tiles.
+  std::vector<Rect> tiles = {};
+  std::array<std::int64_t, kMaxRegionRank> shape = {};
 };
 
 // Where the tasks of a launch run, and find their tiles.

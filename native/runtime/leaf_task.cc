@@ -101,11 +101,15 @@ void add_views(LeafContext& context, const std::vector<PhysicalRegion>& regions,
     view.tile = rect;
     const DataType type = store.type(r.region, r.field);
     if (!rect.empty()) view = view_of(regions[place], r.field, rect, type);
+    if (!r.tiles.empty()) {
+      const Rect& tile = r.tiles[static_cast<std::size_t>(context.point)];
+      view = dense_view(view.data, tile, r.shape, type);
+    }
     view.type = type;
     if (r.privilege != LEGION_READ_ONLY && context.kind == DeviceKind::cpu) {
       prefer_huge_pages(view);
     }
-    view.shape = store.shape(r.region);
+    view.shape = r.tiles.empty() ? store.shape(r.region) : r.shape;
     context.views.push_back(view);
   }
   if (context.views_stay) known = context.views;

@@ -118,7 +118,9 @@ class Program : public Executor {
   void add_store(const Place& place);
   void add_save(const Place& place);
   void add_schedule(unsigned runs);
-  LaunchRequirement runtime_requirement(const Requirement& planned, int round) const;
+  // `devices`: of the tasks, one each.
+  LaunchRequirement runtime_requirement(const Requirement& planned, const std::vector<int>& devices,
+                                        int round) const;
   int states_of(TensorId tensor) const;  // optimizer states
   std::pair<int, Legion::FieldID> region_of(const Place& place) const;
   int first_user(TensorId tensor) const;

@@ -83,9 +83,12 @@ void Program::create_regions() {
       for (int index : {0, kRecomputed}) {
         if (index != 0 && recomputed.count({t, field, index}) == 0) continue;
         for (int buffer = 0; buffer < plan_.buffers[t]; ++buffer) {
-          const auto [found, fresh] =
-              regions_of_places_.try_emplace(plan_.home_of({t, field, index, buffer}), -1);
-          if (fresh) found->second = regions_.add(shape, of, type, states);
+          const Place home = plan_.home_of({t, field, index, buffer});
+          const auto [found, fresh] = regions_of_places_.try_emplace(home, -1);
+          if (!fresh) continue;
+          const LocalRegister* const local = plan_.local_register(home);
+          found->second = local == nullptr ? regions_.add(shape, of, type, states)
+                                           : regions_.add({local->first.back()}, of, type);
         }
       }
     };
@@ -145,7 +148,8 @@ int Program::node_of(Memory memory) const {
 }
 
 // The plan's requirement in Legion's terms. Rectangles stay as they are.
-LaunchRequirement Program::runtime_requirement(const Requirement& planned, int round) const {
+LaunchRequirement Program::runtime_requirement(const Requirement& planned,
+                                               const std::vector<int>& devices, int round) const {
   const Place place = plan_.in_round(planned, round);
   const auto [region, field] = region_of(place);
   LaunchRequirement r;
@@ -154,6 +158,17 @@ LaunchRequirement Program::runtime_requirement(const Requirement& planned, int r
   r.field = field;
   r.privilege = legion_privilege(planned.privilege);
   r.rects = planned.rects;
+  const LocalRegister* const local = plan_.local_register(r.place);
+  if (local == nullptr) return r;
+  r.tiles = r.rects;
+  const std::vector<std::int64_t>& shape = graph_.tensors[place.tensor].shape;
+  const bool stack = r.tiles.front().rank > static_cast<int>(shape.size());
+  if (stack) r.shape[0] = slots_of(plan_, place);
+  std::copy(shape.begin(), shape.end(), r.shape.begin() + (stack ? 1 : 0));
+  for (std::size_t k = 0; k < r.rects.size(); ++k) {
+    r.rects[k] = r.tiles[k].empty() ? Rect::of_shape({0})
+                                    : local->part(devices[k], r.tiles[k].volume());
+  }
   return r;
 }
 
@@ -195,7 +210,7 @@ int Program::add_round(LaunchId id, int round) {
   launch.task = MachineState::get().task_id(task_name(graph_, planned, optimizer_));
   launch.devices = planned.devices;
   for (const Requirement& r : planned.requirements) {
-    launch.requirements.push_back(runtime_requirement(r, round));
+    launch.requirements.push_back(runtime_requirement(r, planned.devices, round));
   }
   LaunchBody its = body_of(
       {graph_, plan_, planned, optimizer_, hyperparameters_, clip_norm_, kernels_[planned.op]});
@@ -333,7 +348,7 @@ void Program::add_load(const Launch& planned, int round) {
   RuntimeLaunch feed;
   feed.task = MachineState::get().task_id(kFeedTask);
   feed.devices = planned.devices;
-  feed.requirements = {runtime_requirement(into, round), staging};
+  feed.requirements = {runtime_requirement(into, planned.devices, round), staging};
   feed.body = [this](LeafContext& context) {
     feed_body(context);
     if (context.arguments->ticket > 0) log_.done(context.arguments->ticket);

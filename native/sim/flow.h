@@ -102,6 +102,9 @@ struct Flow {
   // Of a tensor that has a register (plan/registers.h): with tenants of the same key it shares this
   // memory. 0: it does not share.
   std::uint64_t tenant = 0;
+  // If that is one for tensors of any shape: what it takes there in the parts of devices, in bytes.
+  // Then `memory` is what it would hold alone.
+  std::vector<std::pair<int, std::int64_t>> local;
   int buffers = 1;  // that rounds take in turn of its place
   // If it does, and its tasks do not all touch the same: a use of its place, whether they touch
   // anything. Otherwise empty.

@@ -108,9 +108,21 @@ std::uint64_t FlowRules::tenant_key(const Place& place) {
   }
   if (boxed_.empty()) return 0;
   std::sort(boxed_.begin(), boxed_.end());
+  const int buffers = placements_.buffers(place);
+  const bool local = std::all_of(boxed_.begin(), boxed_.end(),
+                                 [this](int device) { return boxes_[device].local(); });
+  if (local && id_->registers.local >= 0) {
+    const std::int64_t bytes = element_bytes(type_of(problem_.graph, place)) * buffers;
+    for (int device : boxed_) {
+      local_.emplace_back(device, aligned(boxes_[device].written.volume()) * bytes);
+    }
+    uniform_ = false;
+    return TenantKey(buffers).value();
+  }
+  if (id_->registers.alike < 0) return 0;
   uniform_ = std::all_of(boxed_.begin(), boxed_.end(),
                          [this](int device) { return boxes_[device].uniform; });
-  TenantKey key(slots, placements_.buffers(place), uniform_);
+  TenantKey key(slots, buffers, uniform_);
   for (int device : boxed_) key.add(device, boxes_[device].read, boxes_[device].written);
   return key.value();
 }
@@ -124,7 +136,7 @@ void FlowRules::hold(const PlaceUses& its) {
       !its.uses.empty() && row_of(launch_graph_.key_of(its.uses.front().launch).pass).ahead;
   const int buffers = placements_.buffers(its.place);
   buffers_ = buffers;
-  if (id_->register_number >= 0) tenant_ = tenant_key(its.place);
+  if (has_register()) tenant_ = tenant_key(its.place);
   for (int device : boxed_) {
     const int memory = memory_of(device);
     Boxes &mine = boxes_[device], &all = in_memory_[memory];

@@ -7,6 +7,7 @@
 #include "sim/flow_rules.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 namespace flexlegion {
@@ -127,25 +128,23 @@ Flow FlowRules::build(const FlowId& id) {
 }
 
 // Tenants of one key share the register's memory, one after the other. On each device, whoever
-// writes the next value waits for all who used the one before.
+// computes a value again waits for all who used what was there before.
 void FlowRules::take_turns(const FlowId& id) {
-  std::vector<int> begun;  // tenants by whose keys others have been, in order
-  for (std::size_t first = 0; first < id.tenants.size(); ++first) {
-    const Flow& flow = *flows_[id.tenants[first]];
-    const std::uint64_t key = flow.tenant;
-    if (key == 0 || std::any_of(begun.begin(), begun.end(),
-                                [&](int before) { return flows_[before]->tenant == key; })) {
-      continue;
+  std::map<std::uint64_t, std::vector<int>> sharing;  // by key
+  for (int tenant : id.tenants) {
+    const Flow& flow = *flows_[tenant];
+    if (flow.tenant != 0 && flow.local.empty() != id.local) sharing[flow.tenant].push_back(tenant);
+  }
+  const auto again = [this](int tenant) {
+    return launch_graph_.flows[tenant].places.front().place.index == kRecomputed;
+  };
+  for (const auto& [key, tenants] : sharing) {
+    for (std::size_t i = 0; i + 1 < tenants.size(); ++i) {
+      if (again(tenants[i + 1])) hand_over(tenants[i], tenants[i + 1], false);
     }
-    begun.push_back(id.tenants[first]);
-    int before = -1;
-    for (std::size_t next = first; next < id.tenants.size(); ++next) {
-      if (flows_[id.tenants[next]]->tenant != key) continue;
-      if (before >= 0) hand_over(before, id.tenants[next], false);
-      before = id.tenants[next];
-    }
-    buffers_ = flow.buffers;
-    hand_over(before, id.tenants[first], true);
+    if (!again(tenants.front())) continue;
+    buffers_ = flows_[tenants.front()]->buffers;
+    hand_over(tenants.back(), tenants.front(), true);
   }
 }
 
@@ -156,21 +155,24 @@ void FlowRules::hand_over(int used, int written, bool next_round) {
     return static_cast<int>(at - id_->parties.begin());
   };
   const auto trained = static_cast<int>(blocks_.size());
+  std::map<int, std::vector<TaskRef>> waiting;  // by device
+  for (const FlowUse& after : launch_graph_.flows[written].places.front().uses) {
+    if (after.comes != Comes::writes || after.launch >= trained) continue;
+    const auto& devices = blocks_[after.launch].device;
+    for (int k = 0; k < static_cast<int>(devices.size()); ++k) {
+      waiting[devices[k]].push_back({party_of(after.launch), k});
+    }
+  }
   for (const FlowUse& before : launch_graph_.flows[used].places.front().uses) {
     if (before.launch >= trained) continue;
+    const int party = party_of(before.launch);
     const auto& devices = blocks_[before.launch].device;
-    for (const FlowUse& after : launch_graph_.flows[written].places.front().uses) {
-      if (after.comes != Comes::writes) continue;
-      const auto& its = blocks_[after.launch].device;
-      for (int k = 0; k < static_cast<int>(devices.size()); ++k) {
-        for (int j = 0; j < static_cast<int>(its.size()); ++j) {
-          if (devices[k] != its[j]) continue;
-          const TaskRef from{party_of(before.launch), k}, to{party_of(after.launch), j};
-          if (next_round) {
-            around_.emplace_back(from, to);
-          } else {
-            builder_.edge(builder_.writer(from.party, k), to);
-          }
+    for (int k = 0; k < static_cast<int>(devices.size()); ++k) {
+      for (const TaskRef& to : waiting[devices[k]]) {
+        if (next_round) {
+          around_.push_back({{party, k}, to});
+        } else {
+          builder_.edge(builder_.writer(party, k), to);
         }
       }
     }
@@ -201,6 +203,7 @@ void FlowRules::begin(const FlowId& id) {
   }
   stacks_ = 0;
   tenant_ = 0;
+  local_.clear();
   buffers_ = 1;
   around_.clear();
   touched_.clear();
@@ -219,7 +222,7 @@ void FlowRules::carry(const PlaceUses& its) {
     touched_.push_back(0);
     if (!takes_part(use, its.place)) continue;
     const View view = view_of(use);
-    if (id_->register_number >= 0) touched_.back() = touches(view);
+    if (has_register()) touched_.back() = touches(view);
     if (use.comes == Comes::spreads) {
       spread(view);
     } else if (use.comes != Comes::writes) {
@@ -485,6 +488,7 @@ Flow FlowRules::finish(const FlowId& id) {
   Flow flow = builder_.finish(reading, writing_);
   flow.apart = apart_;
   flow.tenant = tenant_;
+  flow.local = local_;
   flow.buffers = buffers_;
   flow.around = around_;
   if (tenant_ != 0 && !uniform_) flow.touched = touched_;

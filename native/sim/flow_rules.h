@@ -70,6 +70,7 @@ class FlowRules {
   Flow build(const FlowId& id);
   void take_turns(const FlowId& id);
   void hand_over(int used, int written, bool next_round);
+  bool has_register() const { return id_->registers.alike >= 0 || id_->registers.local >= 0; }
   void begin(const FlowId& id);
   void carry(const PlaceUses& its);
   Flow finish(const FlowId& id);
@@ -145,6 +146,7 @@ class FlowRules {
   std::vector<int> boxed_, memories_;
   // Of the flow that is being built (Flow).
   std::uint64_t tenant_ = 0;
+  std::vector<std::pair<int, std::int64_t>> local_;
   bool uniform_ = false;
   int buffers_ = 1;
   std::vector<char> touched_;

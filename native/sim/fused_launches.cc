@@ -43,7 +43,8 @@ int FusedLaunches::last_turn(int l) {
   for (const auto& [f, use] : graph_.launch_graph().tenants[l]) {
     const Flow& flow = *graph_.flows()[f];
     if (flow.touched.empty() || !flow.touched[use]) continue;
-    const int number = graph_.flow_ids()[f].register_number;
+    const RegisterNumbers& numbers = graph_.flow_ids()[f].registers;
+    const int number = flow.local.empty() ? numbers.alike : numbers.local;
     last = std::max(last, turns_.touch(number, flow.tenant, f, position_[l]));
   }
   return last;

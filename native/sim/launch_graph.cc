@@ -37,7 +37,9 @@ bool spreads(const Use& use) { return use.role == R::spread; }
 LaunchGraph::LaunchGraph(const Problem& problem) {
   find_launches(problem);
   registers_ = registers_of(problem.graph, problem.facts);
-  for (const auto& [place, number] : registers_) registers = std::max(registers, number + 1);
+  for (const auto& [place, its] : registers_) {
+    registers = std::max({registers, its.alike + 1, its.local + 1});
+  }
   find_uses(problem);
   for (TensorId t : problem.graph.tensors.ids()) find_tensor_flows(problem, t);
   find_weight_flows(problem);
@@ -242,25 +244,28 @@ void LaunchGraph::add_value_flows(PlaceUses value, PlaceUses partial) {
   add_flow(std::move(summing));
 }
 
-// Values that are computed again take turns in registers, and whoever computes one waits for that,
-// as nothing else may hold it back: it could compute its value before the backward pass begins. Of
-// other registers that is left out, whose next users come after the users before them anyway.
+// Who computes a value again waits until its register is free, as nothing else may hold it back: it
+// could compute the value before the backward pass begins. Of other values that is left out, which
+// come after those that had their registers before anyway.
 void LaunchGraph::find_turns() {
-  std::map<int, std::vector<int>> tenants_of;  // a register: flows
-  for (int f = 0; f < static_cast<int>(flows.size()); ++f) {
-    const FlowId& id = flows[f];
-    if (id.register_number < 0 || id.places.front().place.index != kRecomputed) continue;
-    tenants_of[id.register_number].push_back(f);
-  }
-  for (auto& [number, tenants] : tenants_of) {
-    const auto begins = [this](int f) { return flows[f].places.front().uses.front().launch; };
-    std::sort(tenants.begin(), tenants.end(),
-              [&](int a, int b) { return begins(a) < begins(b); });
-    if (tenants.size() < 2) continue;
-    FlowId id{FlowKind::turns};
-    id.register_number = number;
-    id.tenants = tenants;
-    add_flow(std::move(id));
+  const auto again = [this](int f) { return flows[f].places.front().place.index == kRecomputed; };
+  const auto begins = [this](int f) { return flows[f].places.front().uses.front().launch; };
+  for (const bool local : {false, true}) {
+    std::map<int, std::vector<int>> tenants_of;  // a register: flows
+    for (int f = 0; f < static_cast<int>(flows.size()); ++f) {
+      const int number = local ? flows[f].registers.local : flows[f].registers.alike;
+      if (number >= 0) tenants_of[number].push_back(f);
+    }
+    for (auto& [number, tenants] : tenants_of) {
+      if (tenants.size() < 2 || std::none_of(tenants.begin(), tenants.end(), again)) continue;
+      std::sort(tenants.begin(), tenants.end(),
+                [&](int a, int b) { return begins(a) < begins(b); });
+      FlowId id{FlowKind::turns};
+      id.register_number = number;
+      id.local = local;
+      id.tenants = tenants;
+      add_flow(std::move(id));
+    }
   }
 }
 
@@ -362,7 +367,7 @@ void LaunchGraph::add_flow(FlowId id) {
   const auto its =
       id.places.size() == 1 ? registers_.find(id.places.front().place) : registers_.end();
   if (its != registers_.end()) {
-    id.register_number = its->second;
+    id.registers = its->second;
     const auto& uses = id.places.front().uses;
     for (int u = 0; u < static_cast<int>(uses.size()); ++u) {
       const auto launch = static_cast<std::size_t>(uses[static_cast<std::size_t>(u)].launch);
@@ -383,7 +388,7 @@ void LaunchGraph::group_flows(const Problem& problem) {
     const bool of_tensor =
         id.kind == FlowKind::value || id.kind == FlowKind::partial || id.kind == FlowKind::gradient;
     if (!of_tensor) key.push_back(-1 - number_of(id));  // one of a kind
-    key.push_back(id.register_number >= 0 ? 1 : 0);
+    key.push_back((id.registers.alike >= 0 ? 1 : 0) + (id.registers.local >= 0 ? 2 : 0));
     for (int party : id.parties) key.push_back(static_cast<int>(launches[party].pass));
     for (OpId op : id.ops) {
       key.push_back(-2);

@@ -69,9 +69,10 @@ struct FlowId {
   bool of_each_round = false;          // what ends the iteration reads it of every round
   std::vector<int> fed = {};           // launches whose tasks' times depend on what it brings
   std::vector<OpId> ops = {};          // whose configurations it depends on
-  // Of its only place (plan/registers.h), if that has one; or, of `turns`, the register.
+  RegisterNumbers registers = {};  // of its only place, if that has any (plan/registers.h)
+  // Of `turns`: the register, and the flows of those that take turns in it, in their order.
   int register_number = -1;
-  // Of `turns`: the flows of the values that take turns in the register, in their order.
+  bool local = false;
   std::vector<int> tenants = {};
   int group = 0;                       // flows of one group are equal if these are
 };
@@ -94,7 +95,7 @@ struct InFlow {
   int flow, party;
 };
 
-// A launch touches what has a register: the flow of that, and which use it is of the flow's place.
+// A launch touches what has registers: the flow of that, and which use it is of the flow's place.
 struct TenantUse {
   int flow, use;
 };

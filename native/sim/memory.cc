@@ -144,11 +144,16 @@ std::vector<std::int64_t> memory_contents(const TaskGraph& graph) {
   std::set<std::pair<int, std::uint64_t>> held_once;  // registers, by the keys of their tenants
   for (std::size_t f = 0; f < graph.flows().size(); ++f) {
     const Flow& flow = *graph.flows()[f];
-    const int number = graph.flow_ids()[f].register_number;
+    if (!flow.local.empty()) continue;
+    const int number = graph.flow_ids()[f].registers.alike;
     if (flow.tenant != 0 && !held_once.insert({number, flow.tenant}).second) continue;
     for (const Held& held : flow.memory) {
       bytes[held.memory * kContents + static_cast<int>(held.content)] += held.bytes;
     }
+  }
+  // What lies in registers for tensors of any shape are activations, and gradients in their turns.
+  for (int m = 0; m < graph.problem().machine.memories; ++m) {
+    bytes[m * kContents + static_cast<int>(Content::activation)] += graph.local_registers().bytes(m);
   }
   return bytes;
 }

@@ -25,6 +25,7 @@ TaskGraph::TaskGraph(const Problem& problem)
       load_(static_cast<std::size_t>(problem.machine.all_devices()), 0),
       memory_(static_cast<std::size_t>(problem.machine.memories), 0),
       tenants_(static_cast<std::size_t>(launch_graph_.registers)),
+      local_(problem.machine, launch_graph_.registers),
       program_(problem),
       rules_(problem, launch_graph_, configs_, blocks_, flows_),
       paths_(problem, launch_graph_, flows_),
@@ -51,6 +52,7 @@ void TaskGraph::set(const PricedStrategy& strategy) {
   for (std::size_t l = 0; l < blocks_.size(); ++l) add_fed_times(static_cast<int>(l));
   for (std::size_t l = 0; l < blocks_.size(); ++l) account_block(static_cast<int>(l), 1);
   for (auto& tenants : tenants_) tenants.clear();
+  local_.clear();
   for (std::size_t f = 0; f < flows_.size(); ++f) account_flow(static_cast<int>(f), 1);
   for (std::size_t l = 0; l < blocks_.size(); ++l) paths_.note(static_cast<int>(l), blocks_[l]);
 }
@@ -205,6 +207,10 @@ void TaskGraph::account_flow(int f, int sign) {
     const std::int64_t times = flow_ids()[f].in_rounds ? problem_.graph.micro_batches : 1;
     for (const auto& [link, time] : flow.link_load) load_[devices + link] += sign * times * time;
   }
+  if (!flow.local.empty()) {
+    local_.change(flow_ids()[f].registers.local, flow.tenant, flow.local, sign, memory_);
+    return;
+  }
   if (!turns_up(f, sign)) return;
   for (const Held& held : flow.memory) memory_[held.memory] += sign * held.bytes;
 }
@@ -214,7 +220,7 @@ void TaskGraph::account_flow(int f, int sign) {
 bool TaskGraph::turns_up(int f, int sign) {
   const std::uint64_t key = flows_[f]->tenant;
   if (key == 0) return true;
-  auto& tenants = tenants_[launch_graph_.flows[f].register_number];
+  auto& tenants = tenants_[launch_graph_.flows[f].registers.alike];
   const auto found = std::find_if(tenants.begin(), tenants.end(),
                                   [key](const Tenants& its) { return its.key == key; });
   if (found == tenants.end()) {

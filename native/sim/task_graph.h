@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "sim/local_registers.h"
 #include "sim/flow_rules.h"
 #include "sim/launch_graph.h"
 #include "sim/path_bounds.h"
@@ -56,6 +57,7 @@ class TaskGraph {
   PathBounds& paths() { return paths_; }
   // Bytes held in each memory throughout. Tenants that share a register hold it once.
   const std::vector<std::int64_t>& memory() const { return memory_; }
+  const LocalRegisters& local_registers() const { return local_; }
   // By how many bytes memories do not suffice, all told; those of an exported program, if one is to
   // fit.
   std::int64_t missing_memory() const;
@@ -106,6 +108,7 @@ class TaskGraph {
     int count;
   };
   std::vector<std::vector<Tenants>> tenants_;
+  LocalRegisters local_;
   const ProgramMemory program_;
   FlowRules rules_;
   PathBounds paths_;
