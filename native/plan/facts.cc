@@ -123,8 +123,9 @@ GraphFacts facts_of(const Graph& graph, const std::vector<TensorId>& outputs, Op
   optimizer.needs_norm = optimizer.needs_norm || optimizer.scales;
   facts.optimizer = optimizer;
   facts.runs = runs_of(graph, outputs);
-  facts.lasts.assign(graph.tensors.size(), false);
-  for (TensorId output : outputs) facts.lasts[output] = true;
+  facts.value_lasts.assign(graph.tensors.size(), false);
+  facts.gradient_lasts.assign(graph.tensors.size(), false);
+  for (TensorId output : outputs) facts.value_lasts[output] = true;
   facts.differentiable = differentiable_tensors(graph);
   const IdVector<TensorId, bool> tables = tables_of(graph);
   const IdRange<OpId> ops = graph.operators.ids();
@@ -150,8 +151,8 @@ GraphFacts facts_of(const Graph& graph, const std::vector<TensorId>& outputs, Op
   }
   for (const auto& [table, readers] : facts.lookups) {
     for (OpId op : readers) {
-      facts.lasts[graph.operators[op].tokens()->tensor] = true;
-      facts.lasts[graph.operators[op].primary_output().tensor] = true;
+      facts.value_lasts[graph.operators[op].tokens()->tensor] = true;
+      facts.gradient_lasts[graph.operators[op].primary_output().tensor] = true;
     }
   }
   find_recomputed(graph, facts);

@@ -29,9 +29,9 @@ struct GraphFacts {
   // something that runs backward, or is itself run again, reads what it computes.
   IdVector<OpId, bool> again;
   IdVector<TensorId, bool> has_gradient;    // whether some backward launch contributes to one
-  // Whether a tensor is needed when all micro-batches are through: prediction returns it, or the
-  // update of a table reads which rows were looked up, or the gradient of what was.
-  IdVector<TensorId, bool> lasts;
+  // Whether a value or gradient is needed when all micro-batches are through: prediction returns the
+  // value, or the update of a table reads which rows were looked up, or the gradient of what was.
+  IdVector<TensorId, bool> value_lasts, gradient_lasts;
   IdVector<TensorId, OpId> owner;                 // of a weight, the first operator that trains it
   IdVector<OpId, TensorId> table;                 // the trained table in which it looks rows up
   std::map<TensorId, std::vector<OpId>> lookups;  // a trained table: who looks rows up in it
@@ -39,6 +39,10 @@ struct GraphFacts {
   IdVector<TensorId, bool> recomputed;  // whether an operator that is run again computes it
 
   bool is_table(TensorId tensor) const { return lookups.count(tensor) > 0; }
+  bool lasts(const Place& place) const {
+    if (place.field == Field::gradient) return gradient_lasts[place.tensor];
+    return place.index != kRecomputed && value_lasts[place.tensor];
+  }
   // Of a tensor's value, the place in which the backward pass has it.
   Place for_backward(Place value) const {
     if (recomputed[value.tensor]) value.index = kRecomputed;

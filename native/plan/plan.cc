@@ -264,7 +264,8 @@ Plan make_plan(const Graph& graph, const Strategy& strategy, const std::vector<T
 }
 
 int buffers_of(const Graph& graph, const GraphFacts& facts, TensorId tensor, int configured) {
-  const bool all = facts.lasts[tensor] || graph.keeps_tensors;
+  const bool lasts = facts.value_lasts[tensor] || facts.gradient_lasts[tensor];
+  const bool all = lasts || graph.keeps_tensors;
   return all ? graph.micro_batches : std::min(configured, graph.micro_batches);
 }
 

@@ -1,13 +1,16 @@
 // How tensors get registers (registers.h).
 //
-// registers_of() walks the order of issue once, to find from which launch to which each place is
-// needed; and again, launch by launch, to give the places whose life begins there a register.
+// registers_of() walks the order of issue, to find from which launch to which each place is needed.
+// Then places get registers:
 //
-// Of one shape, the register that has been free for longest; of any shape, the free one whose size
-// fits best: the smallest that is large enough, or else the largest. If there is none, a new one.
-// That of a small tensor rests for kRest launches: so launches of both tenants can fuse with their
-// neighbours, and a device can run ahead of another one by as much. Of a large one (kLarge), memory
-// counts for more.
+// - Among those of one shape, in the order of their lives, the one that has been free for longest.
+// - Among those of any shape, the largest place first, the smallest register in which nobody is
+//   while it lives ("greedy by size" for shared objects: Pisarchyk and Lee, 2020, "Efficient Memory
+//   Management for Deep Neural Net Inference").
+//
+// If there is none, a new one. A small tensor's register rests for kRest launches behind it: so
+// launches of both tenants can fuse with their neighbours, and a device can run ahead of another one
+// by as much. Of a large one (kLarge), memory counts for more.
 //
 // Costs: what the launches touch, and for each place the registers of its class.
 //
@@ -16,6 +19,7 @@
 #include "plan/registers.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -111,37 +115,63 @@ bool uniform(const DeviceBoxes& boxes) {
 
 namespace {
 
-// Registers of one class, while the order of issue is walked.
-class Pool {
+// A place that could take turns with others.
+struct Candidate {
+  Place place;
+  Life life;
+  std::int64_t bytes;
+  DataType type;
+  const std::vector<std::int64_t>* shape;
+  int rest;  // launches after its life, before the next one's may begin
+
+  int until() const { return life.last + rest; }
+};
+
+// Of one shape, a register is given to the next tenant in the order of their lives.
+class AlikeRegisters {
  public:
-  // A register for a tensor of so many bytes, that is needed from one launch to another one;
-  // `count` numbers them all.
-  int take(const Life& life, std::int64_t bytes, int rest, bool any_size, int& count) {
-    Slot* best = nullptr;
-    for (Slot& slot : slots_) {
-      if (slot.until + (bytes >= kLarge ? 0 : rest) >= life.first) continue;
-      const bool better = best == nullptr || (any_size ? fits_better(slot, *best, bytes)
-                                                       : slot.until < best->until);
-      if (better) best = &slot;
+  int take(const Candidate& its, int& count) {
+    auto longest = std::min_element(
+        slots_.begin(), slots_.end(), [](const Slot& a, const Slot& b) { return a.until < b.until; });
+    if (longest == slots_.end() || longest->until + its.rest >= its.life.first) {
+      longest = slots_.insert(slots_.end(), {count++, 0});
     }
-    if (best == nullptr) best = &slots_.emplace_back(Slot{count++, 0, 0});
-    best->until = life.last;
-    best->bytes = std::max(best->bytes, bytes);
-    return best->number;
+    longest->until = its.life.last;
+    return longest->number;
   }
 
  private:
   struct Slot {
     int number, until;  // of its last tenant's end
-    std::int64_t bytes;
   };
+  std::vector<Slot> slots_;
+};
 
-  static bool fits_better(const Slot& a, const Slot& b, std::int64_t bytes) {
-    const bool fits = a.bytes >= bytes;
-    if (fits != (b.bytes >= bytes)) return fits;
-    return fits ? a.bytes < b.bytes : a.bytes > b.bytes;
+// Of any shape, tenants come by their sizes, the largest first: each to the smallest register in
+// which nobody is while it lives.
+class LocalRegisterSizes {
+ public:
+  int take(const Candidate& its, int& count) {
+    // Later registers are smaller.
+    for (auto slot = slots_.rbegin(); slot != slots_.rend(); ++slot) {
+      if (!slot->free(its)) continue;
+      slot->taken.emplace(its.life.first, its.until());
+      return slot->number;
+    }
+    slots_.push_back({count++, {{its.life.first, its.until()}}});
+    return slots_.back().number;
   }
 
+ private:
+  struct Slot {
+    int number;
+    std::map<int, int> taken;  // when lives begin, and end
+
+    bool free(const Candidate& its) const {
+      const auto next = taken.upper_bound(its.until());
+      return next == taken.begin() || std::prev(next)->second < its.life.first;
+    }
+  };
   std::vector<Slot> slots_;
 };
 
@@ -150,39 +180,38 @@ class Pool {
 Registers registers_of(const Graph& graph, const GraphFacts& facts) {
   Registers registers;
   if (graph.keeps_tensors) return registers;
-  const std::vector<LaunchKey> order = issue_order(graph, facts);
-  // The places whose life begins with a launch.
-  std::vector<std::vector<std::pair<Place, Life>>> born(order.size());
-  for (const auto& [place, life] : lives_of(graph, facts, order)) {
-    // What is read when all is done keeps its memory.
-    const bool lasts = place.index != kRecomputed && facts.lasts[place.tensor];
-    if (life.trained && !lasts) {
-      born[static_cast<std::size_t>(life.first)].emplace_back(place, life);
-    }
-  }
   const int rest = std::min(kRest, graph.fused_launches);
+  std::vector<Candidate> candidates;
+  for (const auto& [place, life] : lives_of(graph, facts, issue_order(graph, facts))) {
+    // What is read when all is done keeps its memory.
+    if (!life.trained || facts.lasts(place)) continue;
+    const DataType type = type_of(graph, place);
+    const std::vector<std::int64_t>& shape = graph.tensors[place.tensor].shape;
+    const std::int64_t bytes = Rect::of_shape(shape).volume() * element_bytes(type);
+    candidates.push_back({place, life, bytes, type, &shape, bytes >= kLarge ? 0 : rest});
+  }
+  int count = 0;
+  std::stable_sort(candidates.begin(), candidates.end(), [](const auto& a, const auto& b) {
+    return a.life.first < b.life.first;
+  });
+  std::map<std::tuple<Field, int, DataType, std::vector<std::int64_t>>, AlikeRegisters> alike;
+  for (const Candidate& its : candidates) {
+    if (its.life.stretch < 0) continue;
+    AlikeRegisters& pool = alike[{its.place.field, its.life.stretch, its.type, *its.shape}];
+    registers[its.place].alike = pool.take(its, count);
+  }
   // Forward and backward passes have registers of their own where several micro-batches are under
   // way. What is needed in both has memory of its own then.
   const bool in_rounds = graph.micro_batches > 1;
-  std::map<std::tuple<Field, int, DataType, std::vector<std::int64_t>>, Pool> alike;
-  std::map<std::pair<int, DataType>, Pool> local;
-  int count = 0;
-  for (const auto& begins : born) {
-    for (const auto& [place, life] : begins) {
-      const DataType type = type_of(graph, place);
-      const std::vector<std::int64_t>& shape = graph.tensors[place.tensor].shape;
-      const std::int64_t bytes = Rect::of_shape(shape).volume() * element_bytes(type);
-      RegisterNumbers numbers;
-      if (life.stretch >= 0) {
-        Pool& pool = alike[{place.field, life.stretch, type, shape}];
-        numbers.alike = pool.take(life, bytes, rest, false, count);
-      }
-      if (!in_rounds || life.stretch >= 0) {
-        Pool& pool = local[{in_rounds ? life.stretch : 0, type}];
-        numbers.local = pool.take(life, bytes, rest, true, count);
-      }
-      if (numbers.alike >= 0 || numbers.local >= 0) registers[place] = numbers;
-    }
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+  std::map<std::tuple<bool, int, DataType>, LocalRegisterSizes> local;
+  for (const Candidate& its : candidates) {
+    if (in_rounds && its.life.stretch < 0) continue;
+    // Few strategies have partial values, so their registers are not to stand empty in others.
+    const bool partial = its.place.field == Field::partial;
+    LocalRegisterSizes& pool = local[{partial, in_rounds ? its.life.stretch : 0, its.type}];
+    registers[its.place].local = pool.take(its, count);
   }
   return registers;
 }
