@@ -18,9 +18,10 @@ from flexlegion.console.text import count, duration
 from flexlegion.graph.operator_type import DimKind
 from flexlegion.known_strategies import AnyStrategy, granularity_of, named, read_strategy, unpriced
 from flexlegion.objective.training import TrainingOptions
-from flexlegion.report.timelines import described, details, fits, time_excess
+from flexlegion.report.timelines import described, details, time_excess
 from flexlegion.searches.budget import budget_of, check_search
 from flexlegion.searches.mcmc import Budget, SearchOptions, SearchResult
+from flexlegion.searches.recomputation import where_needed
 from flexlegion.searches.registry import ANNEALING, SEARCHES, SPECIAL, SearchTask, run_search
 from flexlegion.sim.problem import Needs, Problem
 from flexlegion.sim.simulator import full
@@ -327,6 +328,8 @@ def starts_of(
             notes.append(f"start '{name}' is the same strategy as '{twin}'")
     if not starts:
         raise UserError("there is no strategy to start from; give one, or leave 'start' out")
+    if specs is None and problem.space is None:
+        starts = where_needed(problem, starts)
     # On a machine on which all of them take too long, a search would tell that after its budget.
     # One that does not is enough, so in general one is simulated.
     excess = None
@@ -359,9 +362,7 @@ def _pays(
     mine = full(problem, strategy)
     for other in starts.values():
         theirs = full(problem, other)
-        return fits(mine) and (
-            not fits(theirs) or mine.iteration_time_ns < theirs.iteration_time_ns
-        )
+        return mine.fits and (not theirs.fits or mine.iteration_time_ns < theirs.iteration_time_ns)
     return True
 
 
@@ -429,7 +430,7 @@ def _time_of(name: str, problem: Problem) -> int | None:
         timeline = full(problem, named(name, problem))
     except UserError:
         return None
-    return timeline.iteration_time_ns if fits(timeline) else None
+    return timeline.iteration_time_ns if timeline.fits else None
 
 
 def _counts(result: SearchResult) -> dict[str, int]:

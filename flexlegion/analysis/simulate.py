@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 from flexlegion.analysis.result import Iteration, iteration_of
@@ -133,7 +133,10 @@ def _check_delta(problem: Problem, strategy: ResolvedStrategy, expected: Timelin
 
     Where an intermediate strategy does not fit into memory, the next operator changes with it.
     """
-    simulation = Simulation(problem, samples_only(problem))
+    # Whether an operator is run again is no change that a delta simulation can make.
+    start = samples_only(problem)
+    start = start.changed({n: replace(c, again=strategy[n].again) for n, c in start.items()})
+    simulation = Simulation(problem, start)
     pending: dict[str, ParallelConfig] = {}
     simulations = 0
     operators = problem.graph.operators

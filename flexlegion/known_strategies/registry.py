@@ -119,7 +119,8 @@ def is_named(spec: str) -> bool:
 def strategy_names() -> str:
     """For help and messages: all names."""
     names = [f"{name}:SEED" if STRATEGIES[name].takes_seed else name for name in STRATEGIES]
-    return f"{', '.join(names)}; each with {' or '.join(f'+{name}' for name in ADDITIONS)} behind it"
+    additions = " or ".join(f"+{name}" for name in ADDITIONS)
+    return f"{', '.join(names)}; each with {additions} behind it"
 
 
 def make_strategy(

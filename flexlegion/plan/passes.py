@@ -60,8 +60,8 @@ def _vocabulary() -> tuple[tuple[Pass, ...], tuple[str, ...], tuple[str, ...]]:
 ROWS, FIELDS, ROLES = _vocabulary()
 PASSES = tuple(row.name for row in ROWS)
 CLOSING = tuple(row.name for row in ROWS if row.closing)
-# Whose tasks are operators' own; of these, which have times in the cost table; and which prices grow
-# with the bytes.
+# Whose tasks are operators' own; of these, which have times in the cost table; and which prices
+# grow with the bytes.
 OPERATOR_PASSES = tuple(row.name for row in ROWS if row.price == "of_task")
 TASK_PASSES = tuple(
     row.name for row in ROWS if row.price == "of_task" and row.priced_as == row.name

@@ -35,7 +35,7 @@ def figures(timeline: Timeline) -> Json:
         "peak_memory_bytes": max(timeline.peak_memory_bytes.values()),
         "allocated_bytes": max(timeline.allocated_bytes.values()),
         "load_balance": timeline.load_balance,
-        "fits": fits(timeline),
+        "fits": timeline.fits,
     }
 
 
@@ -70,14 +70,6 @@ def details(timeline: Timeline, priced_by: Mapping[str, int]) -> Json:
 def capacity(timeline: Timeline) -> dict[str, int]:
     """The size of each memory in bytes."""
     return {d.memory: d.memory_bytes for d in timeline.problem.topology.devices}
-
-
-def fits(timeline: Timeline) -> bool:
-    """Whether every memory can hold what the runtime allocates there.
-
-    Of a search within a target's space: whether the exported program fits.
-    """
-    return memory_excess(timeline.strategy, timeline) is None
 
 
 def memory_excess(strategy: ResolvedStrategy, timeline: Timeline) -> str | None:

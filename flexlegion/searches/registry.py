@@ -58,11 +58,7 @@ class SearchTask:
         """
         resolved = self.problem.checked(strategy)
         timeline = full(self.problem, resolved)
-        try:
-            self.problem.require_memory(resolved, timeline.allocated_bytes)
-        except UserError:
-            return None
-        return timeline.iteration_time_ns
+        return timeline.iteration_time_ns if timeline.fits else None
 
 
 Search = Callable[[SearchTask], SearchResult | Strategy]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from flexlegion.console.text import names
 from flexlegion.graph.graph import Operator
 from flexlegion.sim.problem import Problem
-from flexlegion.sim.simulator import SIMULATED, Simulation
+from flexlegion.sim.simulator import SIMULATED, Simulation, full
 from flexlegion.strategy.configuration import ParallelConfig
 from flexlegion.strategy.strategy import ResolvedStrategy
 
@@ -80,14 +80,19 @@ def deviations(
     for done, operators in enumerate(groups.values()):
         config = strategy[operators[0].name]
         back = {operator.name: usual[operator.name] for operator in operators}
-        saved: tuple[int | None, int | None] = (None, None)
-        if simulation.propose(back, "delta") == SIMULATED:
+        after = None
+        if config.again != usual[operators[0].name].again:
+            other = full(problem, strategy.changed(back))
+            after = other if other.fits else None
+        elif simulation.propose(back, "delta") == SIMULATED:
             after = simulation.timeline()
+        simulation.reject()
+        saved: tuple[int | None, int | None] = (None, None)
+        if after is not None:
             saved = (
                 after.iteration_time_ns - before.iteration_time_ns,
                 after.bytes_moved - before.bytes_moved,
             )
-        simulation.reject()
         found.append(Deviation(tuple(operators), config, usual[operators[0].name], *saved))
         if progress is not None:
             progress(done + 1, len(groups))

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from flexlegion.base.errors import UserError
 from flexlegion.bindings.native import Arrays, layout, names
-from flexlegion.plan.passes import FIELDS, PASSES, ROWS, TASK_PASSES
+from flexlegion.plan.passes import FIELDS, ROWS
 from flexlegion.sim.problem import Problem
 from flexlegion.strategy.configuration import ParallelConfig
 from flexlegion.strategy.strategy import ResolvedStrategy
@@ -80,6 +81,15 @@ class Timeline:
         """Mean load of the devices over the largest: 1 if all compute for equally long."""
         loads = [self.load_ns[name] for name in self.problem.devices.names]
         return sum(loads) / len(loads) / max(*loads, 1)
+
+    @cached_property
+    def fits(self) -> bool:
+        """Whether every memory holds what is allocated; in a space, whether the program fits."""
+        try:
+            self.problem.require_memory(self.strategy, self.allocated_bytes)
+        except UserError:
+            return False
+        return True
 
     @cached_property
     def places(self) -> list[str]:

@@ -2,10 +2,10 @@
 
 If a network is cut into segments, what crosses the cuts has to be kept; everything else can be
 computed again from that, a segment at a time, when the backward pass comes to it. So memory holds
-what crosses the cuts, and what one segment computes. The backward pass begins with the last segment,
-whose values are there anyway. Many short segments have much that crosses, few long ones compute
-much. Of a chain of n equal layers, the best have the square root of n layers
-(Chen et al., 2016, "Training Deep Nets with Sublinear Memory Cost").
+what crosses the cuts, and what one segment computes. The backward pass begins with the last
+segment, whose values are there anyway. Many short segments have much that crosses, few long ones
+compute much. Of a chain of n equal layers, the best have the square root of n layers (Chen et al.,
+2016, "Training Deep Nets with Sublinear Memory Cost").
 
 Several lengths of segments are tried. For each, the network is cut where little crosses, such as
 behind the sum that ends each block of a transformer.
@@ -39,11 +39,16 @@ def recomputing(configs: Mapping[str, ParallelConfig], graph: Graph) -> dict[str
     kept = {op for op in graph.operators if _stays(op)} | _read_elsewhere(graph, configs)
     tried = [_kept(graph, kept, length) for length in _lengths(graph)]
     _, best = min(tried, key=lambda its: its[0], default=(0, kept))
-    names = {op.name for op in best}
-    return {
-        name: config if name in names else replace(config, again=True, buffers=1)
-        for name, config in configs.items()
-    }
+    kept_names = {op.name for op in best}
+    # A batch has the registers of its first reader, and is kept in any case.
+    readers = {op.name for op in graph.operators if any(t.kind == "input" for t in op.inputs)}
+    changed = {}
+    for name, config in configs.items():
+        changed[name] = config
+        if name not in kept_names:
+            buffers = config.buffers if name in readers else 1
+            changed[name] = replace(config, again=True, buffers=buffers)
+    return changed
 
 
 def _stays(op: Operator) -> bool:

@@ -33,6 +33,7 @@ from flexlegion.report.timelines import memory_excess
 from flexlegion.report.tuning import described
 from flexlegion.searches.budget import check_search, seconds_of
 from flexlegion.searches.mcmc import Budget, SearchResult, search
+from flexlegion.searches.recomputation import where_needed
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
 from flexlegion.strategy.strategy import ResolvedStrategy
@@ -286,7 +287,7 @@ def tune(
 
 
 def _starts(problem: Problem) -> dict[str, ResolvedStrategy]:
-    return resolvable(KNOWN, problem)
+    return where_needed(problem, resolvable(KNOWN, problem))
 
 
 def _calibrating(network: Network, problem: Problem, options: dict[str, Any]) -> Trial | None:

@@ -330,8 +330,8 @@ typedef struct {
 } fl_chain_state;
 /* `groups`: one number an operator; equal ones may be tied. `state` is kept up to date by the calls
  * below, until the chain is destroyed. */
-fl_chain *fl_chain_create(fl_problem *problem, int n_groups, const int32_t *groups,
-                          uint64_t seed, const fl_strategy *start, const fl_chain_state **state);
+fl_chain *fl_chain_create(fl_problem *problem, int n_groups, const int32_t *groups, uint64_t seed,
+                          const fl_strategy *start, const fl_chain_state **state);
 void fl_chain_destroy(fl_chain *chain);
 /* At most that many proposals and seconds (0: any number of seconds). */
 int fl_chain_run(fl_chain *chain, int64_t proposals, double seconds,

@@ -28,9 +28,10 @@ struct GraphFacts {
   // Whether training runs it forward again, for the backward pass: it is to (Operator::again), and
   // something that runs backward, or is itself run again, reads what it computes.
   IdVector<OpId, bool> again;
-  IdVector<TensorId, bool> has_gradient;    // whether some backward launch contributes to one
-  // Whether a value or gradient is needed when all micro-batches are through: prediction returns the
-  // value, or the update of a table reads which rows were looked up, or the gradient of what was.
+  IdVector<TensorId, bool> has_gradient;  // whether some backward launch contributes to one
+  // Whether a value or gradient is needed when all micro-batches are through: prediction returns
+  // the value, or the update of a table reads which rows were looked up, or the gradient of what
+  // was.
   IdVector<TensorId, bool> value_lasts, gradient_lasts;
   IdVector<TensorId, OpId> owner;                 // of a weight, the first operator that trains it
   IdVector<OpId, TensorId> table;                 // the trained table in which it looks rows up

@@ -255,8 +255,8 @@ IdVector<LaunchId, int> run_numbers(const Graph& graph, const Plan& plan, unsign
       const auto its = plan.tenancies.find(r);
       if (its == plan.tenancies.end() || its->second.uniform || volume(r.rects) == 0) continue;
       const Tenancy& of = its->second;
-      issued.apart = std::max(issued.apart, turns.touch(of.number, of.key, of.tenant,
-                                                        static_cast<int>(order.size())));
+      issued.apart = std::max(
+          issued.apart, turns.touch(of.number, of.key, of.tenant, static_cast<int>(order.size())));
     }
     order.push_back(std::move(issued));
     launches.push_back(l);

@@ -147,8 +147,8 @@ Uses use_sum(const Graph& graph, const GraphFacts&, const LaunchKey& key) {
   return uses;
 }
 
-// The backward pass has places of its own for what is computed again. What is not, stays where it is
-// until then.
+// The backward pass has places of its own for what is computed again. What is not, stays where it
+// is until then.
 void move_to_backward(const GraphFacts& facts, Use& use) {
   static_cast<Place&>(use) = facts.for_backward(use);
 }
@@ -500,9 +500,8 @@ PassRow spread_row() {
 
 std::vector<PassRow> make_rows() {
   std::vector<PassRow> rows = {
-      load_row(),     forward_row(),  sum_row(),  again_row(), again_sum_row(),
-      backward_row(), node_sum_row(), norm_row(), clip_row(),  update_row(),
-      spread_row(),
+      load_row(),     forward_row(), sum_row(),  again_row(),  again_sum_row(), backward_row(),
+      node_sum_row(), norm_row(),    clip_row(), update_row(), spread_row(),
   };
   for (std::size_t p = 0; p < rows.size(); ++p) {
     PassRow& row = rows[p];

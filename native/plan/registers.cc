@@ -9,8 +9,8 @@
 //   Management for Deep Neural Net Inference").
 //
 // If there is none, a new one. A small tensor's register rests for kRest launches behind it: so
-// launches of both tenants can fuse with their neighbours, and a device can run ahead of another one
-// by as much. Of a large one (kLarge), memory counts for more.
+// launches of both tenants can fuse with their neighbours, and a device can run ahead of another
+// one by as much. Of a large one (kLarge), memory counts for more.
 //
 // Costs: what the launches touch, and for each place the registers of its class.
 //
@@ -131,8 +131,8 @@ struct Candidate {
 class AlikeRegisters {
  public:
   int take(const Candidate& its, int& count) {
-    auto longest = std::min_element(
-        slots_.begin(), slots_.end(), [](const Slot& a, const Slot& b) { return a.until < b.until; });
+    auto longest = std::min_element(slots_.begin(), slots_.end(),
+                                    [](const Slot& a, const Slot& b) { return a.until < b.until; });
     if (longest == slots_.end() || longest->until + its.rest >= its.life.first) {
       longest = slots_.insert(slots_.end(), {count++, 0});
     }
@@ -191,9 +191,8 @@ Registers registers_of(const Graph& graph, const GraphFacts& facts) {
     candidates.push_back({place, life, bytes, type, &shape, bytes >= kLarge ? 0 : rest});
   }
   int count = 0;
-  std::stable_sort(candidates.begin(), candidates.end(), [](const auto& a, const auto& b) {
-    return a.life.first < b.life.first;
-  });
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const auto& a, const auto& b) { return a.life.first < b.life.first; });
   std::map<std::tuple<Field, int, DataType, std::vector<std::int64_t>>, AlikeRegisters> alike;
   for (const Candidate& its : candidates) {
     if (its.life.stretch < 0) continue;
@@ -265,8 +264,8 @@ void find_tenancies(const Graph& graph, const GraphFacts& facts, Plan& plan) {
   std::map<Place, std::map<int, std::int64_t>> parts;  // of local registers: a device's elements
   for (const auto& [place, its] : boxes) {
     if (place.field == Field::gradient && !plan.gradients[place.tensor].fully_written) continue;
-    const bool local = std::all_of(its.begin(), its.end(),
-                                   [](const auto& one) { return one.second.local(); });
+    const bool local =
+        std::all_of(its.begin(), its.end(), [](const auto& one) { return one.second.local(); });
     const auto& [of_alike, of_any] = registers.at(place);
     Tenancy tenancy;
     tenancy.local = local && of_any >= 0;
@@ -293,7 +292,8 @@ void find_tenancies(const Graph& graph, const GraphFacts& facts, Plan& plan) {
   for (const auto& [home, of_device] : parts) {
     LocalRegister& its = plan.local_registers[home];
     for (const auto& [device, elements] : of_device) {
-      its.first.resize(static_cast<std::size_t>(device) + 1, its.first.empty() ? 0 : its.first.back());
+      its.first.resize(static_cast<std::size_t>(device) + 1,
+                       its.first.empty() ? 0 : its.first.back());
       its.first.push_back(its.first.back() + elements);
     }
   }

@@ -76,12 +76,12 @@ struct Boxes {
   void add(const Rect& rect, bool writes);
 };
 
-// A device's part of a register for tensors of any shape has a multiple of so many elements, so that
-// the next one's begins with a line of the cache, where kernels are fastest. Of fewer, it does not
-// matter.
-constexpr std::int64_t kAligned = 64;
+// A device's part of a register for tensors of any shape has a multiple of so many elements, so
+// that the next one's begins with a line of the cache, where kernels are fastest. Of a few
+// elements, that does not matter; of more, it takes less than a hundredth more memory.
+constexpr std::int64_t kAligned = 64, kFew = 128 * kAligned;
 inline std::int64_t aligned(std::int64_t elements) {
-  return elements < kAligned ? elements : (elements + kAligned - 1) / kAligned * kAligned;
+  return elements < kFew ? elements : (elements + kAligned - 1) / kAligned * kAligned;
 }
 
 // A place's share of a register under a strategy.

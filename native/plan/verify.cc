@@ -455,8 +455,8 @@ class Verifier {
       for (const Requirement& r : launch.requirements) {
         const bool any = volume(r.rects) > 0;
         if (!any || r.privilege == Privilege::write) continue;
-        const bool known = r.field == Field::value || r.field == Field::partial ||
-                           r.field == Field::node_sums;
+        const bool known =
+            r.field == Field::value || r.field == Field::partial || r.field == Field::node_sums;
         Place place = r;
         place.buffer = 0;  // of those that were looked up
         if (known && there.count(place) == 0) fail("reads " + name(r) + " before it is written");

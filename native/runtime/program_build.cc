@@ -166,8 +166,8 @@ LaunchRequirement Program::runtime_requirement(const Requirement& planned,
   if (stack) r.shape[0] = slots_of(plan_, place);
   std::copy(shape.begin(), shape.end(), r.shape.begin() + (stack ? 1 : 0));
   for (std::size_t k = 0; k < r.rects.size(); ++k) {
-    r.rects[k] = r.tiles[k].empty() ? Rect::of_shape({0})
-                                    : local->part(devices[k], r.tiles[k].volume());
+    r.rects[k] =
+        r.tiles[k].empty() ? Rect::of_shape({0}) : local->part(devices[k], r.tiles[k].volume());
   }
   return r;
 }

@@ -52,8 +52,8 @@ struct fl_chain {
 };
 
 // `groups`: operators of one group may be changed together.
-fl_chain* fl_chain_create(fl_problem* problem, int n_groups, const int32_t* groups,
-                          uint64_t seed, const fl_strategy* start, const fl_chain_state** state) {
+fl_chain* fl_chain_create(fl_problem* problem, int n_groups, const int32_t* groups, uint64_t seed,
+                          const fl_strategy* start, const fl_chain_state** state) {
   return fl::guarded(static_cast<fl_chain*>(nullptr), [&] {
     const fl::Problem& its = problem->of(*start);
     const auto configs = fl::strategy_of(its, *start);

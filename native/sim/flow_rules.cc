@@ -482,7 +482,8 @@ Flow FlowRules::finish(const FlowId& id) {
   // Of each party, how many tasks wait for what the flow brings; 0 where bounds do not use it.
   std::vector<int> reading(id.parties.size(), 0);
   for (std::size_t p = 0; p < reading.size(); ++p) {
-    if (id.waits[p] && id.kind != FlowKind::turns) reading[p] = static_cast<int>(blocks_[id.parties[p]].device.size());
+    if (id.waits[p] && id.kind != FlowKind::turns)
+      reading[p] = static_cast<int>(blocks_[id.parties[p]].device.size());
   }
   if (writing_.first >= writing_.end) writing_ = {};
   Flow flow = builder_.finish(reading, writing_);

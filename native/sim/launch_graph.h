@@ -69,12 +69,12 @@ struct FlowId {
   bool of_each_round = false;          // what ends the iteration reads it of every round
   std::vector<int> fed = {};           // launches whose tasks' times depend on what it brings
   std::vector<OpId> ops = {};          // whose configurations it depends on
-  RegisterNumbers registers = {};  // of its only place, if that has any (plan/registers.h)
+  RegisterNumbers registers = {};      // of its only place, if that has any (plan/registers.h)
   // Of `turns`: the register, and the flows of those that take turns in it, in their order.
   int register_number = -1;
   bool local = false;
   std::vector<int> tenants = {};
-  int group = 0;                       // flows of one group are equal if these are
+  int group = 0;  // flows of one group are equal if these are
 };
 
 // The number of the operator, tensor or field that a launch or flow is of.

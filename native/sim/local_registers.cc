@@ -37,8 +37,7 @@ void LocalRegisters::change(int number, std::uint64_t key,
     at->second += sign;
     if (at->second == 0) sizes.erase(at);
     const std::int64_t now = sizes.empty() ? 0 : sizes.front().first;
-    const auto m =
-        static_cast<std::size_t>(machine_.memory_of[static_cast<std::size_t>(device)]);
+    const auto m = static_cast<std::size_t>(machine_.memory_of[static_cast<std::size_t>(device)]);
     bytes_[m] += now - before;
     memory[m] += now - before;
   }

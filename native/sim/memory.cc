@@ -153,7 +153,8 @@ std::vector<std::int64_t> memory_contents(const TaskGraph& graph) {
   }
   // What lies in registers for tensors of any shape are activations, and gradients in their turns.
   for (int m = 0; m < graph.problem().machine.memories; ++m) {
-    bytes[m * kContents + static_cast<int>(Content::activation)] += graph.local_registers().bytes(m);
+    bytes[m * kContents + static_cast<int>(Content::activation)] +=
+        graph.local_registers().bytes(m);
   }
   return bytes;
 }

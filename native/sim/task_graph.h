@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "sim/local_registers.h"
 #include "sim/flow_rules.h"
 #include "sim/launch_graph.h"
+#include "sim/local_registers.h"
 #include "sim/path_bounds.h"
 #include "sim/problem.h"
 #include "sim/program_memory.h"

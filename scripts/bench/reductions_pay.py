@@ -30,7 +30,6 @@ from flexlegion.known_strategies import AnyStrategy, resolve
 from flexlegion.machine.devices import Devices
 from flexlegion.networks.references import load_model
 from flexlegion.objective.optimizers import Adam, Optimizer
-from flexlegion.report.timelines import fits
 from flexlegion.sim.simulator import Timeline
 from flexlegion.strategy.strategy import Strategy
 
@@ -58,7 +57,7 @@ class Row:
             max(timeline.load_ns[device] for device in devices),
             timeline.bytes_moved,
             max(timeline.allocated_bytes.values()),
-            fits(timeline),
+            timeline.fits,
         )
 
 

@@ -242,7 +242,7 @@ ENTRIES = [{}, [], 1, None, {"degrees": [1]}, {"degrees": [1], "devices": [], "d
 def test_entry(tmp_path: Path, entry: object) -> None:
     assert load_text(tmp_path, with_entry(entry)) == (
         "operator 'fc' needs the keys 'degrees' and 'devices', and may have 'sums', "
-        "'hierarchical' and 'buffers'"
+        "'hierarchical', 'buffers' and 'again'"
     )
 
 

@@ -67,7 +67,12 @@ class StageCosts(CostModel):
 
 
 def pipeline(
-    stages: int, rounds: int, buffers: list[int], chunks: int = 1, layers: int = 1
+    stages: int,
+    rounds: int,
+    buffers: list[int],
+    chunks: int = 1,
+    layers: int = 1,
+    again: bool = False,
 ) -> Timeline:
     """An iteration of so many micro-batches through equal stages.
 
@@ -83,16 +88,21 @@ def pipeline(
         How many runs of layers each device has, in turn (Megatron's interleaved schedule).
     layers
         Of each run.
+    again
+        Whether all layers of a run but the last are run again for the backward pass.
     """
     model = Model(2 * rounds)
     x = model.input((4,))
     where, forward = {}, {}
+    repeated = set()
     for chunk in range(chunks):
         for stage in range(stages):
             for layer in range(layers):
                 name = f"chunk{chunk}.stage{stage}.layer{layer}"
                 x = model.dense(x, 4, use_bias=False, name=name)
                 where[name] = stage
+                if again and layer < layers - 1:
+                    repeated.add(name)
                 forward[name] = FORWARD // (chunks * layers)
     whole = add_losses(model.graph, model.outputs, "mean_squared_error")
     graph, outputs = micro_batched(whole, model.outputs, rounds)
@@ -102,7 +112,13 @@ def pipeline(
         stage = where.get(op.name, stages - 1)
         device = topology.names.names[stage]
         configs[op.name] = ParallelConfig(
-            (1,) * len(op.dims), (device,), buffers=min(buffers[stage], rounds)
+            (1,) * len(op.dims),
+            (device,),
+            # The batch has the registers of the first layer.
+            buffers=1
+            if op.name in repeated and op.inputs[0].kind != "input"
+            else min(buffers[stage], rounds),
+            again=op.name in repeated,
         )
     problem = Problem(graph, topology, StageCosts(forward), outputs, 0)
     resolved = Strategy(configs).checked(graph, topology.names)

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from flexlegion.console.text import common_name, count, duration
 from flexlegion.machine.topology import Hop
-from flexlegion.plan.passes import PASSES, ROWS, TASK_PASSES
+from flexlegion.plan.passes import PASSES, ROWS
 from flexlegion.report.html.groups import Folded, Group
 from flexlegion.report.html.picture import drawn
 from flexlegion.report.timelines import capacity
