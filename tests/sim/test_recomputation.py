@@ -24,6 +24,7 @@ from flexlegion.profiling.machines import load_machine
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import Timeline, full
 from flexlegion.strategy.granularity import Granularity
+from flexlegion.strategy.recomputation import recomputing
 from flexlegion.strategy.strategy import ResolvedStrategy
 from flexlegion.transforms.losses import add_losses
 from flexlegion.zoo import build
@@ -217,8 +218,13 @@ def test_square_root() -> None:
 
 def test_what_travels_is_kept() -> None:
     """Where a pipeline's stages meet, no device waits for another one's recomputation."""
-    problem = chain(16, devices=2)
-    strategy = strategy_of(problem, "model+again")
+    problem = chain(40, devices=2)
+    names = problem.devices.names
+    staged = strategy_of(problem, "single")
+    second = {op.name for op in problem.graph.operators[20:]}
+    moved = {name: replace(staged[name], devices=(names[1],)) for name in second}
+    staged = staged.changed(moved)
+    strategy = staged.changed(recomputing(staged, problem.graph))
     again = 0
     for op in problem.graph.operators:
         for before in (tensor.producer for tensor in op.inputs):
