@@ -329,7 +329,13 @@ def starts_of(
     if not starts:
         raise UserError("there is no strategy to start from; give one, or leave 'start' out")
     if specs is None and problem.space is None:
-        starts = where_needed(problem, starts)
+        fitting = where_needed(problem, starts)
+        notes += [
+            f"no start from '{name}': it does not fit into memory"
+            for name in starts
+            if not {name, f"{name}+again"} & fitting.keys()
+        ]
+        starts = fitting
     # On a machine on which all of them take too long, a search would tell that after its budget.
     # One that does not is enough, so in general one is simulated.
     excess = None

@@ -24,7 +24,8 @@ def where_needed(
 ) -> dict[str, ResolvedStrategy]:
     """The starts; in place of one that does not fit into memory, itself with recomputation.
 
-    If that fits. The first start is looked at first: if it fits, the others stay as they are.
+    What does not fit with it, either, is left out, if something does. The first start is looked at
+    first: if it fits, the others stay as they are.
 
     Parameters
     ----------
@@ -43,9 +44,7 @@ def where_needed(
         again = strategy.changed(recomputing(strategy, problem.graph))
         if full(problem, again).fits:
             found[f"{name}+again"] = again
-        else:
-            found[name] = strategy
-    return found
+    return found or dict(starts)
 
 
 def with_less(
