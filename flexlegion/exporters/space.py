@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import prod
 
 from flexlegion.base.errors import UserError
@@ -88,6 +89,9 @@ def within(
         if reason is not None:
             reasons[operator.name] = reason
             instead[operator.name] = _instead(problem, operator, config, target)
+        elif config.again:
+            reasons[operator.name] = "programs compute nothing again for the backward pass"
+            instead[operator.name] = replace(config, again=False)
     return strategy.changed(instead), reasons
 
 

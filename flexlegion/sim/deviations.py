@@ -108,5 +108,5 @@ def configuration(operator: Operator, config: ParallelConfig) -> str:
     ]
     sums = ", hierarchical" if config.hierarchical else ""
     buffers = f", {config.buffers} buffers" if config.buffers > 1 else ""
-    again = ", run again for the backward pass" if config.again else ""
+    again = ", again" if config.again else ""
     return f"{' x '.join(parts) or 'whole'} on {names(config.devices)}{sums}{buffers}{again}"

@@ -446,7 +446,8 @@ class Problem:
                 raise UserError(
                     f"{strategy.source} does not fit: training allocates {size:,} bytes in "
                     f"{memory}, which has {capacity[memory]:,}; split the operators over more "
-                    "devices, or take a smaller batch"
+                    "devices, compute activations again (see '+again' behind a strategy's name), "
+                    "or take a smaller batch"
                 )
 
 

@@ -136,10 +136,12 @@ void Executor::check_memory(const std::string& what) const {
     std::string which =
         "a memory of " + std::to_string(memory.capacity() >> 20) + " MiB (" + name_of(memory) + ")";
     if (others > 0) which += ", of which " + std::to_string(others >> 20) + " are taken";
-    throw UserMistake(what + " needs " + std::to_string(bytes >> 20) + " MiB in " + which +
-                          "; use more devices, a smaller batch, or give Legate more memory (" +
-                          option_of(memory) + ")",
-                      memory_needs(regions_.bytes_by_content(), others_take));
+    throw UserMistake(
+        what + " needs " + std::to_string(bytes >> 20) + " MiB in " + which +
+            "; use more devices, a smaller batch or recomputation (+again behind a strategy's "
+            "name), or give Legate more memory (" +
+            option_of(memory) + ")",
+        memory_needs(regions_.bytes_by_content(), others_take));
   }
 }
 

@@ -103,3 +103,13 @@ def test_searches_within_a_target(network: str, to: str) -> None:
 def test_unknown_targets() -> None:
     with pytest.raises(UserError, match=r"tensorflow.*choose|tensorflow.*dtensor, jax"):
         target_of("tensorflow", 2)
+
+
+@pytest.mark.parametrize("to", TARGETS)
+def test_programs_recompute_nothing(to: str) -> None:
+    """Which is said, with what it changes: programs are faster, and need more memory."""
+    done = export("gpt", "p100x2", "data+again", to)
+    (replaced,) = done.replaced
+    assert replaced.reason == "programs compute nothing again for the backward pass"
+    assert replaced.cost_ns < 0
+    assert not any(config.again for config in done.strategy.values())
