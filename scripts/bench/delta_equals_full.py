@@ -41,7 +41,10 @@ def jobs(proposals: int, seed: int) -> Iterator[tuple[Case, int, int]]:
             if count == 0:
                 return
             proposals -= count
-            case = Case(network, machine, (20_000, 5)[round_ % 2], (1, 256)[round_ // 2 % 2])
+            # Times with few ties or many, small shards or large ones, and in one of three rounds
+            # operators that run again.
+            largest, shard = (20_000, 5)[round_ % 2], (1, 256)[round_ // 2 % 2]
+            case = Case(network, machine, largest, shard, again=round_ % 3 == 1)
             yield case, count, seed + round_
 
 
