@@ -78,7 +78,7 @@ def with_less(
             kept = {op.name: replace(strategy[op.name], again=False) for op in left[-count:]}
             changed = strategy.changed(kept)
             line = full(problem, changed)
-            if line.fits and line.iteration_time_ns < best.iteration_time_ns:
+            if line.fits and line.iteration_time_ns <= best.iteration_time_ns:
                 strategy, best = changed, line
                 left = left[:-count]
                 count = min(count, len(left))

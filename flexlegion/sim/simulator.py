@@ -61,7 +61,8 @@ class Timeline:
     load_ns
         Of each device and link, the time that it is busy.
     contents_bytes
-        Of each memory, what of `allocated_bytes` is for what, by `CONTENTS`.
+        Of each memory, what of `allocated_bytes` is for what, by `CONTENTS`. Gradients that take
+        turns in memory with activations count as such.
     """
 
     problem: Problem

@@ -99,7 +99,6 @@ struct Tenancy {
 struct LocalRegister {
   std::vector<std::int64_t> first;  // a device: where its part begins; and one more
 
-  Rect whole() const { return Rect::of_shape({first.back()}); }
   Rect part(int device, std::int64_t elements) const {
     Rect rect = Rect::of_shape({first[static_cast<std::size_t>(device)] + elements});
     rect.lo[0] = first[static_cast<std::size_t>(device)];

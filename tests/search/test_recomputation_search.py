@@ -1,0 +1,93 @@
+"""Searches where memory does not suffice: they start with recomputation, and end with little of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import flexlegion as fl
+from flexlegion.cost.analytic import AnalyticCosts
+from flexlegion.known_strategies import named
+from flexlegion.machine.topology import Topology
+from flexlegion.networks.network import Network
+from flexlegion.profiling.machines import load_machine
+from flexlegion.searches.recomputation import where_needed, with_less
+from flexlegion.sim.problem import Problem
+from flexlegion.sim.simulator import full
+from flexlegion.zoo import build
+
+SIZES = {"steps": 64, "layers": 6, "hidden": 64, "heads": 4, "vocabulary": 64}
+
+
+def machine_of(bytes_: int) -> Topology:
+    """Two GPUs of so much memory each."""
+    topology = load_machine("p100x2")
+    for device in topology.devices:
+        object.__setattr__(device, "memory_bytes", bytes_)
+    return topology
+
+
+def problem_of(bytes_: int = 1 << 40) -> Problem:
+    """A small transformer's training there."""
+    network = Network.of(build("gpt", 16, **SIZES))
+    return network.problem(machine_of(bytes_), AnalyticCosts())
+
+
+def allocated(problem: Problem, strategy: str) -> int:
+    """In the fullest memory."""
+    return max(full(problem, named(strategy, problem)).allocated_bytes.values())
+
+
+@pytest.fixture(scope="module")
+def between() -> int:
+    """Memory for data parallelism with recomputation, and for half of what it saves."""
+    problem = problem_of()
+    all_, again = (allocated(problem, its) for its in ("data", "data+again"))
+    assert again < all_
+    return (all_ + again) // 2
+
+
+def test_starts_that_fit_stay() -> None:
+    problem = problem_of()
+    starts = {name: named(name, problem) for name in ("data", "single")}
+    assert where_needed(problem, starts) == starts
+
+
+def test_starts_that_do_not_fit(between: int) -> None:
+    """Recomputation takes their place where it helps; what still does not fit is left out."""
+    problem = problem_of(between)
+    starts = {name: named(name, problem) for name in ("data", "single")}
+    assert set(where_needed(problem, starts)) == {"data+again"}
+    nowhere = problem_of(1)
+    starts = {name: named(name, nowhere) for name in ("data", "single")}
+    assert where_needed(nowhere, starts) == starts  # what then fails says why
+
+
+def test_less_of_it(between: int) -> None:
+    """What memory allows is taken back: the strategy is faster, fits, and is no other otherwise."""
+    problem = problem_of(between)
+    again = named("data+again", problem)
+    strategy, time_ns = with_less(problem, again, None)
+    line = full(problem, strategy)
+    assert line.fits
+    assert time_ns == line.iteration_time_ns < full(problem, again).iteration_time_ns
+    counts = [sum(config.again for config in its.values()) for its in (again, strategy)]
+    assert 0 < counts[1] < counts[0]
+    same = {name: replace(config, again=again[name].again) for name, config in strategy.items()}
+    assert same == dict(again)
+    plenty = problem_of()
+    strategy, _ = with_less(plenty, named("data+again", plenty), None)
+    assert not any(config.again for config in strategy.values())
+
+
+def test_search(between: int) -> None:
+    """Without a hint, where data parallelism does not fit."""
+    network = Network.of(build("gpt", 16, **SIZES))
+    found = fl.search(network, machine_of(between), proposals=50, chains=1, progress=False)
+    assert "data" not in found.start_times_ns
+    assert found.start_times_ns["data+again"] is not None
+    assert found.timeline.fits
+    problem = problem_of(between)
+    most = full(problem, named("data+again", problem))
+    assert found.iteration_time_ns < most.iteration_time_ns
