@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 from flexlegion.analysis.result import Iteration, iteration_of
 from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting, network_of
@@ -17,7 +17,8 @@ from flexlegion.console.progress import ProgressBar
 from flexlegion.console.text import count, duration
 from flexlegion.graph.operator_type import DimKind
 from flexlegion.known_strategies import AnyStrategy, granularity_of, named, read_strategy, unpriced
-from flexlegion.objective.training import TrainingOptions
+from flexlegion.networks.network import Network
+from flexlegion.objective.training import TrainingOptions, check_micro_batches
 from flexlegion.report.timelines import described, details, time_excess
 from flexlegion.searches.budget import budget_of, check_search
 from flexlegion.searches.mcmc import Budget, SearchOptions, SearchResult
@@ -29,6 +30,14 @@ from flexlegion.strategy.configuration import SPLIT
 from flexlegion.strategy.strategy import ResolvedStrategy
 
 REFERENCES = ("data", "expert")
+
+
+class Case(NamedTuple):
+    """What is searched: a network in its setting, from where, and what is to be said of that."""
+
+    setting: Setting
+    starts: dict[str, ResolvedStrategy]
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, repr=False)
@@ -147,6 +156,7 @@ def search(
     chains: int | None = None,
     options: SearchOptions | None = None,
     search: str = ANNEALING,
+    most_micro_batches: int | None = None,
     progress: bool = True,
     **training: Unpack[TrainingOptions],
 ) -> Found:
@@ -182,6 +192,10 @@ def search(
     search
         "annealing"; "paper", the Metropolis-Hastings algorithm as in section 6.2 of FlexFlow's
         paper; "placement", of whole operators only; or one that `flexlegion.register_search` named.
+    most_micro_batches
+        Choose their number, too: of the powers of two up to this one which divide the batch, the
+        two with the fastest starts are searched, each with half of the budget. By default, their
+        number is what `micro_batches` says.
     progress
         Whether to show a bar, on a terminal.
     **training
@@ -215,22 +229,80 @@ def search(
     check_search(seed, chains)
     network = network_of(model, **training)  # whose code may name starts
     read = None if start is None else [s if s == "random" else read_strategy(s) for s in start]
-    setting = Setting.of(
-        network,
-        machine,
-        costs=costs,
-        profile_db=profile_db,
-        dimensions=dimensions_of(dimensions),
-        granularity=granularity_of(*(read or ())),
-    )
-    every = setting.problem
-    if space is not None:
-        setting = _restricted(setting, space)
-    starts, notes = starts_of(read, every, seed, starts_from, setting.problem)
-    with ProgressBar("search", progress) as bar:
-        task = SearchTask(setting.problem, starts, limits, seed, chains, options, bar.search)
-        result = run_search(search, task)
-    return found_by(setting, result, limits, seed, search, notes, options)
+
+    def case_of(network: Network) -> Case:
+        setting = Setting.of(
+            network,
+            machine,
+            costs=costs,
+            profile_db=profile_db,
+            dimensions=dimensions_of(dimensions),
+            granularity=granularity_of(*(read or ())),
+        )
+        every = setting.problem
+        if space is not None:
+            setting = _restricted(setting, space)
+        return Case(setting, *starts_of(read, every, seed, starts_from, setting.problem))
+
+    if most_micro_batches is None:
+        cases = [case_of(network)]
+    else:
+        cases = in_rounds(network, most_micro_batches, case_of)
+        if limits.seconds is not None:
+            limits = replace(limits, seconds=limits.seconds / len(cases))
+    found: list[Found] = []
+    for setting, starts, notes in cases:
+        with ProgressBar("search", progress) as bar:
+            task = SearchTask(setting.problem, starts, limits, seed, chains, options, bar.search)
+            result = run_search(search, task)
+        found.append(found_by(setting, result, limits, seed, search, notes, options))
+        if result.interrupted:
+            break
+    return min(found, key=lambda its: its.iteration_time_ns)
+
+
+def in_rounds(network: Network, most: int, case_of: Callable[[Network], Case]) -> list[Case]:
+    """The two numbers of micro-batches whose starts are the fastest, as cases.
+
+    Of numbers with which no start fits into memory, the largest, if it is so with all.
+
+    Parameters
+    ----------
+    network
+        A whole batch, or one in micro-batches.
+    most
+        So many at most.
+    case_of
+        What is searched of a network.
+
+    Raises
+    ------
+    UserError
+        If there cannot be so many, or no strategy to start from.
+    """
+    check_micro_batches(most)
+    cases: list[tuple[int, int, Case]] = []
+    told = []
+    number = 1
+    while number <= most:
+        try:
+            training = replace(network.training, micro_batches=number)
+            case = case_of(Network.of(network.model, training))
+        except UserError as e:
+            told.append(f"{number:,} (not possible: {e})")
+            if number == 1:
+                raise
+            break
+        lines = [full(case.setting.problem, start) for start in case.starts.values()]
+        times = [line.iteration_time_ns for line in lines if line.fits]
+        told.append(f"{number:,} ({duration(min(times)) if times else 'does not fit'})")
+        cases.append((min(times, default=10**18), -number, case))
+        number *= 2
+    cases.sort(key=lambda its: its[:2])
+    fitting = [case for time_ns, _, case in cases if time_ns < 10**18]
+    chosen = fitting[:2] or [cases[0][-1]]
+    note = f"micro-batches, and the fastest start of each: {', '.join(told)}"
+    return [case._replace(notes=(note, *case.notes)) for case in chosen]
 
 
 def _restricted(setting: Setting, space: str) -> Setting:

@@ -75,6 +75,13 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
         "Metropolis-Hastings algorithm of FlexFlow's section 6, from its starts; default: "
         f"{ANNEALING}",
     )
+    parser.add_argument(
+        "--most-micro-batches",
+        metavar="N",
+        type=int,
+        help="choose the number of micro-batches, too: of the powers of two up to N; default: as "
+        "--micro-batches says",
+    )
     for name, text in SWITCHES.items():
         parser.add_argument(f"--no-{name.replace('_', '-')}", action="store_true", help=text)
     parser.add_argument(
@@ -100,6 +107,7 @@ def _run(args: argparse.Namespace) -> None:
         chains=args.chains,
         options=_options(args),
         search=args.search,
+        most_micro_batches=args.most_micro_batches,
     )
     for text in found.notes:
         note(text)

@@ -11,6 +11,7 @@ from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.known_strategies import named
 from flexlegion.machine.topology import Topology
 from flexlegion.networks.network import Network
+from flexlegion.objective.training import TrainingSpec
 from flexlegion.profiling.machines import load_machine
 from flexlegion.searches.recomputation import where_needed, with_less
 from flexlegion.sim.problem import Problem
@@ -91,3 +92,28 @@ def test_search(between: int) -> None:
     problem = problem_of(between)
     most = full(problem, named("data+again", problem))
     assert found.iteration_time_ns < most.iteration_time_ns
+
+
+def test_number_of_micro_batches() -> None:
+    """The fastest is one micro-batch, where it fits; else, so few as do without recomputation."""
+    network = Network.of(build("gpt", 16, **SIZES))
+    options = {"proposals": 20, "chains": 1, "progress": False, "most_micro_batches": 4}
+    found = fl.search(network, machine_of(1 << 40), **options)
+    assert found.setting.network.training.micro_batches == 1
+    assert found.notes[0].startswith("micro-batches, and the fastest start of each: 1 (")
+    of_two = Network.of(build("gpt", 16, **SIZES), TrainingSpec.of(micro_batches=2))
+    small = machine_of(allocated(of_two.problem(machine_of(1 << 40), AnalyticCosts()), "data"))
+    found = fl.search(network, small, **options)
+    assert found.setting.network.training.micro_batches > 1
+    assert found.timeline.fits
+    assert found.strategy.found["micro_batches"] == found.setting.network.training.micro_batches
+    with pytest.raises(fl.UserError, match="the number of micro-batches is 1 to 4,096, but is 0"):
+        fl.search(network, small, most_micro_batches=0, proposals=1)
+
+
+def test_batches_that_cannot_be_divided() -> None:
+    """Which numbers are possible is said."""
+    network = Network.of(build("gpt", 6, **SIZES))
+    options = {"proposals": 20, "chains": 1, "progress": False}
+    found = fl.search(network, machine_of(1 << 40), most_micro_batches=16, **options)
+    assert "4 (not possible: a batch of 6 samples cannot be divided" in found.notes[0]
