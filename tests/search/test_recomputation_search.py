@@ -95,18 +95,22 @@ def test_search(between: int) -> None:
 
 
 def test_number_of_micro_batches() -> None:
-    """The fastest is one micro-batch, where it fits; else, so few as do without recomputation."""
+    """One, where that fits; else the faster of recomputation and of micro-batches."""
     network = Network.of(build("gpt", 16, **SIZES))
     options = {"proposals": 20, "chains": 1, "progress": False, "most_micro_batches": 4}
     found = fl.search(network, machine_of(1 << 40), **options)
     assert found.setting.network.training.micro_batches == 1
     assert found.notes[0].startswith("micro-batches, and the fastest start of each: 1 (")
     of_two = Network.of(build("gpt", 16, **SIZES), TrainingSpec.of(micro_batches=2))
-    small = machine_of(allocated(of_two.problem(machine_of(1 << 40), AnalyticCosts()), "data"))
+    problem = of_two.problem(machine_of(1 << 40), AnalyticCosts())
+    in_two = full(problem, named("data", problem))
+    small = machine_of(max(in_two.allocated_bytes.values()))
     found = fl.search(network, small, **options)
-    assert found.setting.network.training.micro_batches > 1
     assert found.timeline.fits
+    assert found.iteration_time_ns <= in_two.iteration_time_ns
     assert found.strategy.found["micro_batches"] == found.setting.network.training.micro_batches
+    (times,) = (note for note in found.notes if note.startswith("micro-batches"))
+    assert times.count("(") == 3
     with pytest.raises(fl.UserError, match="the number of micro-batches is 1 to 4,096, but is 0"):
         fl.search(network, small, most_micro_batches=0, proposals=1)
 
