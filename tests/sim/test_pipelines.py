@@ -27,10 +27,17 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
-from pipelines import BACKWARD, FORWARD, pipeline
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pipelines import BACKWARD, FORWARD, StageCosts, devices_of_one_memory, pipeline
 
+from flexlegion import Model, Strategy
 from flexlegion.plan.passes import PASSES
-from flexlegion.sim.simulator import Timeline
+from flexlegion.sim.problem import Problem
+from flexlegion.sim.simulator import Timeline, full
+from flexlegion.strategy.configuration import ParallelConfig
+from flexlegion.transforms.losses import add_losses
+from flexlegion.transforms.micro_batches import micro_batched
 
 Buffers = Callable[[int, int], list[int]]  # of so many stages and micro-batches
 
@@ -164,3 +171,79 @@ def test_interleaved_chunks(rounds: int) -> None:
     interleaved = pipeline(4, rounds, [rounds] * 4, chunks=2).iteration_time_ns
     assert interleaved >= (rounds + 3 / 2) * ROUND
     assert interleaved <= plain * 1.01
+
+
+def actors(times: list[int], registers: list[int], rounds: int) -> dict[str, list[tuple[int, int]]]:
+    """(start, end) of each actor in each micro-batch, and of `last`, who is done with the last one.
+
+    Actors are frozen layers, each on a device of its own, so that nothing goes backward through
+    them. Behind them is a layer that is trained, whose tasks take 1 ns.
+    """
+    model = Model(rounds)
+    x = model.input((4,))
+    names = [f"actor{number}" for number in range(len(times))]
+    for name in names:
+        x = model.dense(x, 4, use_bias=False, trainable=False, name=name)
+    model.dense(x, 4, use_bias=False, name="last")
+    whole = add_losses(model.graph, model.outputs, "mean_squared_error")
+    graph, outputs = micro_batched(whole, model.outputs, rounds)
+    topology = devices_of_one_memory(len(names) + 1)
+    where = {name: topology.names.names[number] for number, name in enumerate(names)}
+    buffers = dict(zip(names, registers, strict=True))
+    configs = {
+        op.name: ParallelConfig(
+            (1,) * len(op.dims),
+            (where.get(op.name, topology.names.names[-1]),),
+            buffers=min(rounds, buffers.get(op.name, rounds)),
+        )
+        for op in graph.operators
+    }
+    problem = Problem(graph, topology, StageCosts(dict(zip(names, times, strict=True))), outputs, 0)
+    line = full(problem, Strategy(configs).checked(graph, topology.names))
+    found: dict[str, list[tuple[int, int]]] = {name: [] for name in (*names, "last")}
+    for row in line.tasks:
+        pass_ = PASSES[row["pass"]]
+        if row["hop"] >= 0 or pass_ not in ("forward", "backward"):
+            continue
+        name = graph.operators[row["index"]].name
+        if name in found and pass_ == ("backward" if name == "last" else "forward"):
+            found[name].append((int(row["start_time"]), int(row["end_time"])))
+    return found
+
+
+def test_actors_of_oneflow() -> None:
+    """Figure 6 of OneFlow's paper: three actors, of which the first has three registers.
+
+    At time 0, the first one acts; at time 1, it acts on the next micro-batch, and the second one
+    acts; from time 2 on all of them do. (To load a micro-batch takes the first actor 1 ns.)
+    """
+    found = actors([FORWARD] * 3, [3, 2, 2], 8)
+    for number in range(3):
+        for micro_batch, (start, _) in enumerate(found[f"actor{number}"]):
+            loads = start - (number + micro_batch) * FORWARD
+            assert 1 <= loads <= micro_batch + 1
+
+
+@given(
+    st.lists(st.integers(1, 5), min_size=2, max_size=4),
+    st.lists(st.integers(1, 4), min_size=4, max_size=4),
+    st.integers(2, 8),
+)
+@settings(max_examples=40, deadline=None)
+def test_credits(times: list[int], registers: list[int], rounds: int) -> None:
+    """An actor acts as soon as its input is there, it is free, and it has a register to write.
+
+    A register is given back when who reads it has acted: OneFlow's sections 4.2 and 4.3.
+    """
+    registers = registers[: len(times)]
+    found = actors([100 * time for time in times], registers, rounds)
+    line = [*(found[f"actor{number}"] for number in range(len(times))), found["last"]]
+    for number, buffers in enumerate(registers):
+        for micro_batch in range(rounds):
+            waits = [line[number - 1][micro_batch][1] if number else 1]
+            if micro_batch:
+                waits.append(line[number][micro_batch - 1][1])
+            if micro_batch >= buffers:
+                waits.append(line[number + 1][micro_batch - buffers][1])
+            # Each micro-batch is loaded where the first actor has room for it.
+            assert 0 <= line[number][micro_batch][0] - max(waits) <= (number == 0)
