@@ -174,7 +174,7 @@ def search(
         the same result.
     start
         Strategies to start from; by default data parallelism, the experts', OptCNN's (not for
-        "paper") and a random one, as far as the batch allows; and "megatron", "pipeline",
+        "paper") and a random one, as far as the batch allows; and "megatron", "pipeline", "3d",
         "vocabulary" and "wide-deep" where they are faster than data parallelism. What is found is
         never slower than any.
     dimensions

@@ -11,7 +11,7 @@ from flexlegion.base.suggestions import unknown
 
 Entry = TypeVar("Entry")
 
-_NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
 
 class Registry(Generic[Entry]):

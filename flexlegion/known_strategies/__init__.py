@@ -24,7 +24,8 @@ from flexlegion.strategy.strategy import ResolvedStrategy, Strategy, read_file
 # isort: off
 from flexlegion.known_strategies import basic  # noqa: F401
 from flexlegion.known_strategies import one_weird_trick, gnmt, megatron, vocabulary  # noqa: F401
-from flexlegion.known_strategies import wide_deep, expert, optcnn, pipeline, random, sbp  # noqa: F401
+from flexlegion.known_strategies import wide_deep, expert, optcnn, pipeline, hybrid  # noqa: F401
+from flexlegion.known_strategies import random, sbp  # noqa: F401
 
 # isort: on
 

@@ -37,7 +37,7 @@ def pipeline(graph: Graph, devices: Devices) -> Strategy:
             "strategy 'pipeline' has micro-batches go from device to device, but "
             f"{lacks} (see --micro-batches)"
         )
-    work = [_work(op) for op in graph.operators]
+    work = [work_of(op) for op in graph.operators]
     stages = cut(work, len(names))
     count = stages[-1] + 1 if stages else 0
     configs = {
@@ -75,7 +75,7 @@ def _greedy(work: Sequence[int], bound: int) -> list[int]:
     return numbers
 
 
-def _work(op: Operator) -> int:
+def work_of(op: Operator) -> int:
     """Of a forward and a backward task, in floating-point operations."""
     shapes = op.input_shapes
     numbers = sum(prod(tensor.shape) for tensor in (*op.inputs, *op.outputs))

@@ -256,17 +256,20 @@ def sentences() -> Result:
 
 @scenario
 def turns_in_memory() -> Result:
-    """Reading a gradient that is needed for a short while, where it is kept and where it is not."""
+    """Reading an activation and its gradient, where they are kept and where they are not."""
     result: Result = {}
     for keeps in (False, True):
         model = network()
         model.compile(SGD(0.2), LOSS, granularity=Granularity(keep_tensors=keeps))
         model.fit(*table_data(), epochs=1, progress=False)
         hidden = next(op for op in model.plan.graph.operators if op.name == "hidden").output
-        gradient = partial(model.program.read, hidden, "gradient")
+        reads = {
+            field: partial(model.program.read, hidden, field) for field in ("gradient", "value")
+        }
         result["kept" if keeps else "shared"] = {
-            "gradient": float(np.abs(gradient()).max()) if keeps else message(gradient),
-            "saved": float(np.abs(model.program.read(hidden)).max()),
+            field: float(np.abs(read()).max()) if keeps else message(read)
+            for field, read in reads.items()
+        } | {
             "predicted": model.predict(table_data()[0]).tolist(),
         }
         model.close()

@@ -1,4 +1,4 @@
-"""Searches where memory does not suffice: they start with recomputation, and end with little of it."""
+"""Searches where memory does not suffice: they start with recomputation, and end with little."""
 
 from __future__ import annotations
 

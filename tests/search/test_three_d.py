@@ -1,0 +1,80 @@
+"""Data, tensor and pipeline parallelism together: which division is chosen, and what it is."""
+
+from __future__ import annotations
+
+from math import prod
+
+import pytest
+
+from flexlegion.base.errors import UserError
+from flexlegion.cost.analytic import AnalyticCosts
+from flexlegion.known_strategies import named
+from flexlegion.known_strategies.hybrid import stages
+from flexlegion.networks.network import Network
+from flexlegion.objective.training import TrainingSpec
+from flexlegion.plan.plan import Plan
+from flexlegion.profiling.machines import load_machine
+from flexlegion.sim.problem import Problem
+from flexlegion.sim.simulator import full
+from flexlegion.strategy.strategy import Strategy
+from flexlegion.zoo import build
+
+SIZES = {"steps": 64, "layers": 8, "hidden": 128, "heads": 8, "vocabulary": 512}
+
+
+def problem_of(machine: str, micro_batches: int, memory: int | None = None) -> Problem:
+    """A small transformer's training on a machine, whose devices may have other memories."""
+    network = Network.of(build("gpt", 32, **SIZES), TrainingSpec.of(micro_batches=micro_batches))
+    topology = load_machine(machine)
+    for device in topology.devices if memory else ():
+        object.__setattr__(device, "memory_bytes", memory)
+    return network.problem(topology, AnalyticCosts())
+
+
+@pytest.mark.parametrize("machine", ["p100x8", "v100x16"])
+def test_it_is_the_best_of_its_kind(machine: str) -> None:
+    """As fast as data parallelism, tensor parallelism in nodes and pipelines are, at least."""
+    problem = problem_of(machine, 4)
+    found = full(problem, named("3d", problem))
+    assert found.fits
+    for name in ("data", "megatron"):
+        assert found.iteration_time_ns <= full(problem, named(name, problem)).iteration_time_ns
+
+
+def test_stages() -> None:
+    """Four stages of two devices that share layers, each with the registers that 1F1B needs."""
+    problem = problem_of("p100x8", 4)
+    configs = stages(problem.graph, problem.devices, tensor=2, pipeline=4)
+    strategy = problem.checked(Strategy(configs))
+    Plan(strategy, problem.outputs).verify()
+    names = problem.devices.names
+    groups = [tuple(names[i : i + 2]) for i in range(0, 8, 2)]
+    seen = []
+    for op in problem.graph.operators:
+        config = strategy[op.name]
+        stage = groups.index(tuple(sorted(set(config.devices)))) if config.tasks > 1 else None
+        if stage is not None:
+            assert config.buffers == 4 - stage
+            seen.append(stage)
+    assert seen == sorted(seen)
+    assert set(seen) == {0, 1, 2, 3}
+    inner = next(op for op in problem.graph.operators if op.name == "block1.expand")
+    assert prod(strategy[inner.name].degrees) == strategy[inner.name].degrees[-2] == 2
+
+
+def test_memory_decides() -> None:
+    """Where nothing else fits, what takes the least of it is chosen, with recomputation."""
+    plenty = problem_of("p100x8", 4)
+    fastest = full(plenty, named("3d", plenty))
+    needed = max(fastest.allocated_bytes.values())
+    small = problem_of("p100x8", 4, needed - 1)
+    found = full(small, named("3d", small))
+    assert found.fits
+    assert found.iteration_time_ns >= fastest.iteration_time_ns
+    tiny = problem_of("p100x8", 4, 1000)
+    assert not full(tiny, named("3d", tiny)).fits  # and whoever asks for it is told
+
+
+def test_one_piece() -> None:
+    with pytest.raises(UserError, match="'3d' has micro-batches go from stage to stage"):
+        named("3d", problem_of("p100x8", 1))
