@@ -205,8 +205,13 @@ def test_partial_values_move_as_predicted(tmp_path: Path) -> None:
         training = TrainingSpec(case.loss, optimizer=case.optimizer)
         network = flexlegion.networks.network.Network.of(case.model(), training)
         configs = {
-            op: ParallelConfig(tuple(degrees), tuple(devices), sums)
-            for op, (degrees, devices, sums) in result["strategy"].items()
+            op: ParallelConfig(
+                tuple(its["degrees"]),
+                tuple(its["devices"]),
+                its.get("sums", "readers"),
+                again=its.get("again", False),
+            )
+            for op, its in result["strategy"].items()
         }
         problem = network.problem(machine, AnalyticCosts())
         timeline = full(problem, problem.checked(Strategy(configs, "the worker's")))

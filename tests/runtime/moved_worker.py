@@ -15,6 +15,7 @@ from strategies_worker import random_strategy
 
 from flexlegion.machine.running import running_machine
 from flexlegion.plan.coherence import moved_bytes
+from flexlegion.strategy.strategy import entry_of
 
 
 def main() -> None:
@@ -37,10 +38,7 @@ def main() -> None:
             results.append(
                 {
                     "network": name,
-                    "strategy": {
-                        op: (strategy[op].degrees, strategy[op].devices, strategy[op].sums)
-                        for op in strategy
-                    },
+                    "strategy": {op: entry_of(config) for op, config in strategy.items()},
                     "copied_bytes": copied_bytes(model, data, BATCH, gpus),
                     "planned_bytes": moved_bytes(plan, {gpu: gpu for gpu in gpus}),
                     "partial": sum(plan.value_slots(t) > 1 for t in plan.graph.tensors),
