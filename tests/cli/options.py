@@ -207,6 +207,9 @@ ROWS: dict[str, dict[str, Row]] = {
         ),
         "dimensions": Row({"--dimensions": "sample"}, {"dimensions": ["sample"]}),
         "space": Row({"--space": "jax"}, {"space": "jax"}),
+        "most_micro_batches": Row(
+            {"--most-micro-batches": "2"}, shows=says("and the fastest start of each: 1 (")
+        ),
         "search": Row({"--search": "placement"}, {"search": "placement"}, moves=True),
         "trace": _file("--trace", "trace.json"),
     }
