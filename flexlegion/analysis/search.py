@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
+from flexlegion.analysis.number_of_rounds import Case, in_rounds
 from flexlegion.analysis.result import Iteration, iteration_of
 from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting, network_of
 from flexlegion.base.arguments import typed
@@ -18,7 +19,7 @@ from flexlegion.console.text import count, duration
 from flexlegion.graph.operator_type import DimKind
 from flexlegion.known_strategies import AnyStrategy, granularity_of, named, read_strategy, unpriced
 from flexlegion.networks.network import Network
-from flexlegion.objective.training import TrainingOptions, check_micro_batches
+from flexlegion.objective.training import TrainingOptions
 from flexlegion.report.timelines import described, details, time_excess
 from flexlegion.searches.budget import budget_of, check_search
 from flexlegion.searches.mcmc import Budget, SearchOptions, SearchResult
@@ -30,14 +31,6 @@ from flexlegion.strategy.configuration import SPLIT
 from flexlegion.strategy.strategy import ResolvedStrategy
 
 REFERENCES = ("data", "expert")
-
-
-class Case(NamedTuple):
-    """What is searched: a network in its setting, from where, and what is to be said of that."""
-
-    setting: Setting
-    starts: dict[str, ResolvedStrategy]
-    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, repr=False)
@@ -259,50 +252,6 @@ def search(
         if result.interrupted:
             break
     return min(found, key=lambda its: its.iteration_time_ns)
-
-
-def in_rounds(network: Network, most: int, case_of: Callable[[Network], Case]) -> list[Case]:
-    """The two numbers of micro-batches whose starts are the fastest, as cases.
-
-    Of numbers with which no start fits into memory, the largest, if it is so with all.
-
-    Parameters
-    ----------
-    network
-        A whole batch, or one in micro-batches.
-    most
-        So many at most.
-    case_of
-        What is searched of a network.
-
-    Raises
-    ------
-    UserError
-        If there cannot be so many, or no strategy to start from.
-    """
-    check_micro_batches(most)
-    cases: list[tuple[int, int, Case]] = []
-    told = []
-    number = 1
-    while number <= most:
-        try:
-            training = replace(network.training, micro_batches=number)
-            case = case_of(Network.of(network.model, training))
-        except UserError as e:
-            told.append(f"{number:,} (not possible: {e})")
-            if number == 1:
-                raise
-            break
-        lines = [full(case.setting.problem, start) for start in case.starts.values()]
-        times = [line.iteration_time_ns for line in lines if line.fits]
-        told.append(f"{number:,} ({duration(min(times)) if times else 'does not fit'})")
-        cases.append((min(times, default=10**18), -number, case))
-        number *= 2
-    cases.sort(key=lambda its: its[:2])
-    fitting = [case for time_ns, _, case in cases if time_ns < 10**18]
-    chosen = fitting[:2] or [cases[0][-1]]
-    note = f"micro-batches, and the fastest start of each: {', '.join(told)}"
-    return [case._replace(notes=(note, *case.notes)) for case in chosen]
 
 
 def _restricted(setting: Setting, space: str) -> Setting:

@@ -260,7 +260,7 @@ def search(
     }
     if recomputes and ended_by is None:
         left = None if budget.seconds is None else LESS_SHARE * budget.seconds
-        found[best.name] = with_less(problem, *found[best.name][:1], left)
+        found[best.name] = with_less(problem, best.best, left)
         trace.append((_proposals(runs), found[best.name][1]))
     return SearchResult(
         *found[best.name],

@@ -13,7 +13,7 @@ behind the sum that ends each block of a transformer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from math import prod
 
@@ -37,7 +37,8 @@ def recomputing(configs: Mapping[str, ParallelConfig], graph: Graph) -> dict[str
         What they are for.
     """
     kept = {op for op in graph.operators if _stays(op)} | _read_elsewhere(graph, configs)
-    tried = [_kept(graph, kept, length) for length in _lengths(graph)]
+    crossing = _crossing(graph)
+    tried = [_kept(graph, crossing, kept, length) for length in _lengths(graph)]
     _, best = min(tried, key=lambda its: its[0], default=(0, kept))
     kept_names = {op.name for op in best}
     # A batch has the registers of its first reader, and is kept in any case.
@@ -75,13 +76,15 @@ def _lengths(graph: Graph) -> list[int]:
     return [least + (all_ - least) * i**2 // LENGTHS**2 for i in range(LENGTHS + 1)]
 
 
-def _kept(graph: Graph, kept: Set[Operator], length: int) -> tuple[int, set[Operator]]:
+def _kept(
+    graph: Graph, crossing: Sequence[Set[Operator]], kept: Set[Operator], length: int
+) -> tuple[int, set[Operator]]:
     """What is kept if segments compute no more bytes than that, and the bytes that are held.
 
-    `kept` are those that are kept in any case. As soon as a segment is too long, it ends where the
-    least crosses of its second half; so each operator is looked at about twice.
+    `crossing` is `_crossing`'s; `kept` are those that are kept in any case. As soon as a segment is
+    too long, it ends where the least crosses of its second half; so each operator is looked at
+    about twice.
     """
-    crossing = _crossing(graph)
     all_kept = set(kept)
     longest = first = 0
     segment: list[Operator] = []

@@ -73,7 +73,7 @@ void TaskGraph::collect(const PartialStrategy& configs) {
   }
   // A register's turns come after the flows that take them, which have lower numbers.
   const auto turns = [this](int flow) { return flow_ids()[flow].kind == FlowKind::turns; };
-  if (turns(static_cast<int>(flows_.size()) - 1)) {
+  if (!flows_.empty() && turns(static_cast<int>(flows_.size()) - 1)) {
     std::stable_partition(dirty_flows_.begin(), dirty_flows_.end(),
                           [&](int flow) { return !turns(flow); });
   }

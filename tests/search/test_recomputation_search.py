@@ -111,6 +111,8 @@ def test_number_of_micro_batches() -> None:
     assert found.strategy.found["micro_batches"] == found.setting.network.training.micro_batches
     (times,) = (note for note in found.notes if note.startswith("micro-batches"))
     assert times.count("(") == 3
+    with pytest.raises(fl.UserError, match="is given, 2, and to be chosen"):
+        fl.search(of_two, small, **options)
     with pytest.raises(fl.UserError, match="the number of micro-batches is 1 to 4,096, but is 0"):
         fl.search(network, small, most_micro_batches=0, proposals=1)
 

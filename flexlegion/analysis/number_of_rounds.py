@@ -1,0 +1,75 @@
+"""In how many micro-batches a batch is searched: those numbers whose starts are the fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from flexlegion.analysis.setting import Setting
+from flexlegion.base.errors import UserError
+from flexlegion.console.text import duration
+from flexlegion.networks.network import Network
+from flexlegion.objective.training import check_micro_batches
+from flexlegion.sim.simulator import full
+from flexlegion.strategy.strategy import ResolvedStrategy
+
+SEARCHED = 2  # numbers
+
+
+class Case(NamedTuple):
+    """What is searched: a network in its setting, from where, and what is to be said of that."""
+
+    setting: Setting
+    starts: dict[str, ResolvedStrategy]
+    notes: tuple[str, ...]
+
+
+def in_rounds(network: Network, most: int, case_of: Callable[[Network], Case]) -> list[Case]:
+    """The numbers of micro-batches whose starts are the fastest, as cases; the fastest first.
+
+    If no start fits into memory with any number, the largest number.
+
+    Parameters
+    ----------
+    network
+        A whole batch.
+    most
+        So many at most; numbers are powers of two.
+    case_of
+        What is searched of a network.
+
+    Raises
+    ------
+    UserError
+        If there cannot be so many, their number was given besides, or there is no strategy to
+        start from.
+    """
+    check_micro_batches(most)
+    if network.training.micro_batches > 1:
+        raise UserError(
+            f"the number of micro-batches is given, {network.training.micro_batches:,}, and to be "
+            "chosen (most_micro_batches, --most-micro-batches); leave one of the two out"
+        )
+    fitting: list[tuple[int, Case]] = []
+    told = []
+    last, number = case_of(network), 1
+    while True:
+        lines = [full(last.setting.problem, start) for start in last.starts.values()]
+        times = [line.iteration_time_ns for line in lines if line.fits]
+        if times:
+            fitting.append((min(times), last))
+        told.append(f"{number:,} ({duration(min(times)) if times else 'does not fit'})")
+        number *= 2
+        if number > most:
+            break
+        training = replace(network.training, micro_batches=number)
+        try:
+            last = case_of(Network.of(network.model, training))
+        except UserError as e:
+            told.append(f"{number:,} (not possible: {e})")
+            break
+    fitting.sort(key=lambda its: its[0])
+    chosen = [case for _, case in fitting[:SEARCHED]] or [last]
+    note = f"micro-batches, and the fastest start of each: {', '.join(told)}"
+    return [case._replace(notes=(note, *case.notes)) for case in chosen]
