@@ -23,7 +23,7 @@ from flexlegion.objective.training import TrainingOptions
 from flexlegion.report.timelines import described, details, time_excess
 from flexlegion.searches.budget import budget_of, check_search
 from flexlegion.searches.mcmc import Budget, SearchOptions, SearchResult
-from flexlegion.searches.recomputation import where_needed
+from flexlegion.searches.memory import where_needed
 from flexlegion.searches.registry import ANNEALING, SEARCHES, SPECIAL, SearchTask, run_search
 from flexlegion.sim.problem import Needs, Problem
 from flexlegion.sim.simulator import full
@@ -354,7 +354,7 @@ def starts_of(
         notes += [
             f"no start from '{name}': it does not fit into memory"
             for name in starts
-            if not {name, f"{name}+again"} & fitting.keys()
+            if not any(f"{other}+".startswith(f"{name}+") for other in fitting)
         ]
         starts = fitting
     # On a machine on which all of them take too long, a search would tell that after its budget.

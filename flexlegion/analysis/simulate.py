@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 from flexlegion.analysis.result import Iteration, iteration_of
@@ -133,9 +133,9 @@ def _check_delta(problem: Problem, strategy: ResolvedStrategy, expected: Timelin
 
     Where an intermediate strategy does not fit into memory, the next operator changes with it.
     """
-    # Whether an operator is run again is no change that a delta simulation can make.
+    # The order of launches is no change that a delta simulation can make.
     start = samples_only(problem)
-    start = start.changed({n: replace(c, again=strategy[n].again) for n, c in start.items()})
+    start = start.changed({name: c.in_order_of(strategy[name]) for name, c in start.items()})
     simulation = Simulation(problem, start)
     pending: dict[str, ParallelConfig] = {}
     simulations = 0

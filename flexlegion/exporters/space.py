@@ -14,7 +14,7 @@ from flexlegion.graph.graph import Operator
 from flexlegion.objective.precision import DEFAULT_STORAGE
 from flexlegion.objective.training import TrainingSpec
 from flexlegion.sim.problem import Problem
-from flexlegion.strategy.configuration import ParallelConfig
+from flexlegion.strategy.configuration import SHARDING, ParallelConfig
 from flexlegion.strategy.strategy import ResolvedStrategy
 
 
@@ -92,6 +92,11 @@ def within(
         elif config.again:
             reasons[operator.name] = "programs compute nothing again for the backward pass"
             instead[operator.name] = replace(config, again=False)
+        if config.sharding != SHARDING[0] and operator.trained_weights:
+            kept = "gradients" if config.sharding == "gradients" else "weights and gradients"
+            reasons.setdefault(operator.name, f"programs keep {kept} whole on each device")
+            now = instead.get(operator.name, config)
+            instead[operator.name] = replace(now, sharding=SHARDING[0])
     return strategy.changed(instead), reasons
 
 

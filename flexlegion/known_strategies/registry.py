@@ -12,12 +12,10 @@ from flexlegion.base.registry import Registry
 from flexlegion.graph.graph import Graph
 from flexlegion.machine.devices import Devices
 from flexlegion.sim.problem import Problem
-from flexlegion.strategy.configuration import ParallelConfig
+from flexlegion.strategy.additions import ADDITIONS, Configs
 from flexlegion.strategy.hierarchy import hierarchical
-from flexlegion.strategy.recomputation import recomputing
 from flexlegion.strategy.strategy import Strategy
 
-Configs = Mapping[str, ParallelConfig]
 Make = TypeVar("Make", bound=Callable[..., Configs])
 
 
@@ -104,10 +102,6 @@ def register_strategy(name: str, *, needs_costs: bool = False) -> Callable[[Make
     return register
 
 
-# What may be said behind a name: ``data+again``. How it changes the strategy of that name.
-ADDITIONS: Mapping[str, Callable[[Configs, Graph], Configs]] = {"again": recomputing}
-
-
 def is_named(spec: str) -> bool:
     """Whether it is a known strategy's name, with a seed and additions where these belong to it."""
     name, *additions = spec.split("+")
@@ -119,7 +113,7 @@ def is_named(spec: str) -> bool:
 def strategy_names() -> str:
     """For help and messages: all names."""
     names = [f"{name}:SEED" if STRATEGIES[name].takes_seed else name for name in STRATEGIES]
-    additions = " or ".join(f"+{name}" for name in ADDITIONS)
+    additions = ", ".join(f"+{name}" for name in ADDITIONS)
     return f"{', '.join(names)}; each with {additions} behind it"
 
 

@@ -25,7 +25,7 @@ def to_native(
     devices
         The machine.
     """
-    sums = enumeration("fl_sums")
+    sums, sharding = enumeration("fl_sums"), enumeration("fl_sharding")
     entries = [
         {
             "op": operator,
@@ -35,6 +35,7 @@ def to_native(
             "hierarchical": config.hierarchical,
             "buffers": config.buffers,
             "again": config.again,
+            "sharding": sharding[config.sharding],
             "degrees": array("int32_t", config.degrees),
             "devices": array("int32_t", [devices.number(name) for name in config.devices]),
         }
@@ -54,7 +55,7 @@ def from_native(its: Any, graph: Graph, devices: Devices) -> dict[str, ParallelC
         What its operators and devices are.
     """
     configs = {}
-    sums = names("fl_sums")
+    sums, sharding = names("fl_sums"), names("fl_sharding")
     for config in its.configs[0 : its.n]:
         degrees = tuple(config.degrees[0 : config.n_degrees])
         where = tuple(devices.names[d] for d in config.devices[0 : config.n_devices])
@@ -66,5 +67,6 @@ def from_native(its: Any, graph: Graph, devices: Devices) -> dict[str, ParallelC
             hierarchical=bool(config.hierarchical),
             buffers=config.buffers,
             again=bool(config.again),
+            sharding=sharding[config.sharding],
         )
     return configs

@@ -38,8 +38,8 @@ class Requirement:
         The tensor. For the iteration's fields, that of `Plan.of_iteration`.
     field
         One of `FIELDS`: the tensor's value, the partial values that it is combined of, its
-        gradient, the nodes' sums of it, or a state of the optimizer; or norms by which gradients
-        are clipped.
+        gradient, the nodes' sums of it, or a state of the optimizer; of a sharded weight, the copy
+        that is gathered, or its gradient, reduced; or norms by which gradients are clipped.
     privilege
         "read", "write" or "read-write".
     role
@@ -49,6 +49,9 @@ class Requirement:
         their slots in front.
     adds
         For a written gradient, a task: whether it adds to an earlier operator's contribution.
+    index
+        Which of several: of states, or of values and copies, 1 for what is there a second time for
+        the backward pass.
     """
 
     tensor: Tensor
@@ -57,13 +60,14 @@ class Requirement:
     role: str
     boxes: list[Box]
     adds: list[bool]
+    index: int = 0
 
     @property
     def element_bytes(self) -> int:
         """What an element of the field takes: norms, and what optimizers keep, stay wide."""
-        if self.field in ("value", "partial"):
+        if self.field in ("value", "partial", "copy"):
             return self.tensor.element_bytes
-        sums = self.field in ("gradient", "node sums")
+        sums = self.field in ("gradient", "node sums", "reduced")
         return self.tensor.gradient_bytes if sums else STATE_BYTES
 
 
@@ -189,6 +193,7 @@ class Plan:
                         ROLES[its.role],
                         [_box(bounds, its.rank) for _ in range(tasks)],
                         [bool(a) for a in islice(adds, tasks)],
+                        its.index,
                     )
                     for its in islice(requirements, info.requirements)
                 ],
@@ -280,7 +285,7 @@ class Plan:
         size = requirement.element_bytes
         for lo, hi in requirement.boxes[k]:
             size *= hi - lo
-        named = ("gradient", "node sums", "state", "spread")
+        named = ("gradient", "node sums", "state", "spread", "copy", "reduced")
         field = f" {requirement.field}" if requirement.field in named else ""
         name = printable(requirement.tensor.name)
         return f"{how:<20} {name}{field} [{tile}]  {size:,} bytes"

@@ -42,6 +42,10 @@ def figures(timeline: Timeline) -> Json:
 def details(timeline: Timeline, priced_by: Mapping[str, int]) -> Json:
     """`figures`, and more: each memory, the busiest device and link, who priced how many tasks.
 
+    Of the computation time, ``recomputed_ns`` is for what the backward pass computes again; of the
+    bytes moved, ``gathered_bytes`` are of sharded weights; ``idle_share`` is that of the devices'
+    time, 0 to 1, in which they do not compute.
+
     Parameters
     ----------
     timeline
@@ -52,6 +56,9 @@ def details(timeline: Timeline, priced_by: Mapping[str, int]) -> Json:
     capacities = capacity(timeline)
     device, link = busiest(timeline)
     return figures(timeline) | {
+        "recomputed_ns": timeline.recomputed_ns,
+        "gathered_bytes": timeline.gathered_bytes,
+        "idle_share": timeline.idle_share,
         "busiest_device": device,
         "busiest_link": link,
         "tasks_priced": dict(priced_by),
@@ -124,6 +131,7 @@ def described(timeline: Timeline, priced_by: Mapping[str, int]) -> list[Block]:
         ("iteration time", duration(timeline.iteration_time_ns)),
         ("bytes moved", volume(timeline.bytes_moved)),
         ("computation time", f"{duration(timeline.computation_time_ns)}, of all devices together"),
+        *_for_memory(timeline),
         ("load balance", f"{timeline.load_balance:.3f}, mean load of the devices over the largest"),
         ("busiest device", busy(device)),
         ("busiest link", busy(link)),
@@ -133,6 +141,20 @@ def described(timeline: Timeline, priced_by: Mapping[str, int]) -> list[Block]:
     if assumed := dict.fromkeys(kind.assumption for kind in kinds if kind.assumption):
         rows.append(("assumed", "; ".join(assumed)))
     return [Pairs(rows), _memories(timeline)]
+
+
+def _for_memory(timeline: Timeline) -> list[tuple[str, str]]:
+    """What recomputation, sharded weights and micro-batches come to, where there are any."""
+    rows = []
+    if timeline.recomputed_ns:
+        what = f"{duration(timeline.recomputed_ns)} of the computation time"
+        rows.append(("recomputed", what))
+    if timeline.gathered_bytes:
+        what = f"{volume(timeline.gathered_bytes)} of the bytes moved, of sharded weights"
+        rows.append(("gathered", what))
+    if timeline.problem.graph.micro_batches > 1:
+        rows.append(("idle", f"{timeline.idle_share:.0%} of the devices' time, with all bubbles"))
+    return rows
 
 
 def priced(priced_by: Mapping[str, int]) -> str:

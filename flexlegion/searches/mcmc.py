@@ -42,7 +42,7 @@ from flexlegion.searches.chain import (
     switch,
 )
 from flexlegion.searches.descent import best_of, descend, wait
-from flexlegion.searches.recomputation import with_less
+from flexlegion.searches.memory import saves_memory, with_less
 from flexlegion.sim.problem import Problem
 from flexlegion.strategy.strategy import ResolvedStrategy
 
@@ -51,7 +51,8 @@ SLICE_SECONDS = 0.1
 SLICE_PROPOSALS = 64
 # Of each start's budget, the shares of the phases; what is left goes to the descent.
 TIED_SHARE, UNTIED_SHARE = 0.45, 0.35
-# Of the whole budget, where operators are run again: what remains to try less of that.
+# Of the whole budget, where operators are run again or weights sharded: what remains to try less of
+# that.
 LESS_SHARE = 0.1
 # The last of several chains is that much hotter than the first: small problems want the hot ones,
 # which leave local optima, large ones the cool ones, which get anywhere in the time.
@@ -225,9 +226,9 @@ def search(
         if best_time >= 0 and (not trace or best_time < trace[-1][1]):
             trace.append((_proposals(runs), best_time))
 
-    recomputes = any(config.again for start in starts.values() for config in start.values())
+    saves = any(map(saves_memory, starts.values()))
     seconds = budget.seconds
-    if seconds is not None and recomputes:
+    if seconds is not None and saves:
         seconds *= 1 - LESS_SHARE
     share = seconds / len(starts) if seconds is not None else None
     count = chains or os.cpu_count() or 1
@@ -258,7 +259,7 @@ def search(
         run.name: (run.best, run.best_time)
         for run in sorted(fitting, key=lambda run: run.best_time)
     }
-    if recomputes and ended_by is None:
+    if saves and ended_by is None:
         left = None if budget.seconds is None else LESS_SHARE * budget.seconds
         found[best.name] = with_less(problem, best.best, left)
         trace.append((_proposals(runs), found[best.name][1]))

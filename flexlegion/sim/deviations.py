@@ -14,7 +14,7 @@ from flexlegion.console.text import names
 from flexlegion.graph.graph import Operator
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import SIMULATED, Simulation, full
-from flexlegion.strategy.configuration import ParallelConfig
+from flexlegion.strategy.configuration import SHARDING, ParallelConfig
 from flexlegion.strategy.strategy import ResolvedStrategy
 
 # Called with how many are done, and how many there are.
@@ -81,7 +81,7 @@ def deviations(
         config = strategy[operators[0].name]
         back = {operator.name: usual[operator.name] for operator in operators}
         after = None
-        if config.again != usual[operators[0].name].again:
+        if config.order != usual[operators[0].name].order:
             other = full(problem, strategy.changed(back))
             after = other if other.fits else None
         elif simulation.propose(back, "delta") == SIMULATED:
@@ -109,4 +109,6 @@ def configuration(operator: Operator, config: ParallelConfig) -> str:
     sums = ", hierarchical" if config.hierarchical else ""
     buffers = f", {config.buffers} buffers" if config.buffers > 1 else ""
     again = ", again" if config.again else ""
-    return f"{' x '.join(parts) or 'whole'} on {names(config.devices)}{sums}{buffers}{again}"
+    sharded = "" if config.sharding == SHARDING[0] else f", {config.sharding} sharded"
+    where = f"{' x '.join(parts) or 'whole'} on {names(config.devices)}"
+    return f"{where}{sums}{buffers}{again}{sharded}"

@@ -7,7 +7,7 @@ strategy and tries changes of it, by the delta algorithm or by the full one, wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,9 @@ FLOWS = names("fl_flow", " ")
 CONTENTS = names("fl_content", " ")  # what memory is for
 ALGORITHMS = names("fl_algorithm")
 VERDICTS = names("fl_verdict")  # on a proposal
+# Passes that compute again what the backward pass needs, and those that gather weights.
+RECOMPUTING = ("again", "again_sum")
+GATHERING = ("gather", "gather_spread", "again_gather", "again_spread")
 # The columns of a timeline that say which task it is, whatever the micro-batch.
 _WHICH = ["pass", "index", "part", "flow", "tensor", "source", "destination", "hop"]
 SIMULATED, OUT_OF_MEMORY = "simulated", "out_of_memory"
@@ -83,6 +86,31 @@ class Timeline:
         loads = [self.load_ns[name] for name in self.problem.devices.names]
         return sum(loads) / len(loads) / max(*loads, 1)
 
+    @property
+    def idle_share(self) -> float:
+        """Of the devices' time, the share in which they do not compute: 0 to 1.
+
+        A pipeline's bubble is in it.
+        """
+        whole = self.iteration_time_ns * len(self.problem.devices.names)
+        return 1 - self.computation_time_ns / max(whole, 1)
+
+    @cached_property
+    def recomputed_ns(self) -> int:
+        """Of the computation time, what is for values that the backward pass computes again."""
+        tasks = self.tasks[(self.tasks["hop"] < 0) & self._in(RECOMPUTING)]
+        return int((tasks["end_time"] - tasks["start_time"]).sum())
+
+    @cached_property
+    def gathered_bytes(self) -> int:
+        """Of the bytes moved, those of sharded weights that are gathered."""
+        return int(self.tasks["bytes"][(self.tasks["hop"] == 0) & self._in(GATHERING)].sum())
+
+    def _in(self, passes: Collection[str]) -> npt.NDArray[Any]:
+        """Of each row, whether it is of one of these passes."""
+        numbers = [row for row, its in enumerate(ROWS) if its.name in passes]
+        return sum((self.tasks["pass"] == row for row in numbers), self.tasks["pass"] < 0)
+
     @cached_property
     def fits(self) -> bool:
         """Whether every memory holds what is allocated; in a space, whether the program fits."""
@@ -115,6 +143,8 @@ class Timeline:
             what = FIELDS[row["tensor"]]
         else:
             what = graph.tensors[row["tensor"]].name
+            if flow == "value" and graph.tensors[row["tensor"]].kind == "weight":
+                what = f"gathered {what}"
             if flow != "value":
                 what = f"{'gradient' if flow == 'gradient' else 'partial values'} of {what}"
         return f"{what} [{row['part']}] -> {self.problem.memories[row['destination']]}"

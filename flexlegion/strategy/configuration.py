@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 Sums = Literal["readers", "shards"]
 SUMS: tuple[Sums, ...] = get_args(Sums)  # the first unless said otherwise
+Sharding = Literal["states", "gradients", "weights"]
+SHARDING: tuple[Sharding, ...] = get_args(Sharding)  # likewise
 
 # The kinds of dimensions that are split wherever they can be. A part is so only for what is there:
 # partial values of inputs.
@@ -58,6 +60,14 @@ class ParallelConfig:
     again
         Whether the backward pass runs the operator forward once more, instead of finding its
         outputs in memory: recomputation, or activation checkpointing. Training computes the same.
+    sharding
+        What of the operator's weights is cut into shards, of which each device that uses the
+        weights keeps its own, as ZeRO does (Rajbhandari et al., 2020). "states": the optimizer's
+        states, as is always done (stage 1). "gradients": these as well, which are summed shard by
+        shard in each micro-batch (stage 2). "weights": their values as well, which are gathered
+        when the forward pass, and again the backward pass, needs them (stage 3, or fully sharded
+        data parallelism). Of weights that several operators share, the first one says it. Of
+        tables, in which rows are looked up, each part is on one device anyway.
     """
 
     degrees: tuple[int, ...]
@@ -67,11 +77,21 @@ class ParallelConfig:
     hierarchical: bool = False
     buffers: int = 1
     again: bool = False
+    sharding: Sharding = SHARDING[0]
 
     @property
     def tasks(self) -> int:
         """Number of tasks, the paper's ``|c|``."""
         return math.prod(self.degrees)
+
+    @property
+    def order(self) -> tuple[bool, Sharding]:
+        """What the order of launches depends on: which are there at all. No proposal changes it."""
+        return self.again, self.sharding
+
+    def in_order_of(self, other: ParallelConfig) -> ParallelConfig:
+        """The same with another one's `order`."""
+        return replace(self, again=other.again, sharding=other.sharding)
 
     def filled(self, operator: Operator, where: str) -> ParallelConfig:
         """The same with a degree for each dimension of the operator, in their order.
@@ -160,6 +180,9 @@ class ParallelConfig:
         if self.sums not in SUMS:
             choices = " or ".join(f"'{name}'" for name in SUMS)
             raise UserError(f"{where} has its sums made by {shown(self.sums)}, not by {choices}")
+        if self.sharding not in SHARDING:
+            choices = " or ".join(f"'{name}'" for name in SHARDING)
+            raise UserError(f"{where} has {shown(self.sharding)} sharded, not {choices}")
         if len(self.devices) != self.tasks:
             raise UserError(
                 f"{where} needs one device a task, but names {len(self.devices)} device"

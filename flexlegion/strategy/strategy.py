@@ -18,7 +18,7 @@ from flexlegion.graph.graph import Graph
 from flexlegion.machine.devices import Devices
 from flexlegion.objective.losses import parts_of_loss
 from flexlegion.objective.training import MAX_MICRO_BATCHES
-from flexlegion.strategy.configuration import SUMS, ParallelConfig
+from flexlegion.strategy.configuration import SHARDING, SUMS, ParallelConfig
 from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity, from_json, to_json
 
 SCHEMA_VERSION = 2
@@ -315,13 +315,14 @@ def _configs_of(document: Any, where: str) -> dict[str, ParallelConfig]:
 
 def _config_of(entry: Any, where: str) -> ParallelConfig:
     """An operator's configuration."""
-    required, optional = {"degrees", "devices"}, {"sums", "hierarchical", "buffers", "again"}
+    required = {"degrees", "devices"}
+    optional = {"sums", "hierarchical", "buffers", "again", "sharding"}
     if not isinstance(entry, dict) or not required <= set(entry) <= required | optional:
         raise UserError(
             f"{where} needs the keys 'degrees' and 'devices', and may have 'sums', "
-            "'hierarchical', 'buffers' and 'again'"
+            "'hierarchical', 'buffers', 'again' and 'sharding'"
         )
-    degrees, sums = entry["degrees"], entry.get("sums", SUMS[0])
+    degrees = entry["degrees"]
     buffers = entry.get("buffers", 1)
     if type(buffers) is not int or not 1 <= buffers <= MAX_MICRO_BATCHES:
         raise UserError(
@@ -332,19 +333,23 @@ def _config_of(entry: Any, where: str) -> ParallelConfig:
     for name, flag in flags.items():
         if not isinstance(flag, bool):
             raise UserError(f"{where}: '{name}' has to be true or false, but is {shown(flag)}")
-    if not isinstance(sums, str) or sums not in SUMS:
-        raise UserError(
-            f"{where}: 'sums' has to be {' or '.join(map(shown, SUMS))}, but is {shown(sums)}"
-        )
+    chosen: dict[str, Any] = dict(flags, buffers=buffers)
+    for name, choices in {"sums": SUMS, "sharding": SHARDING}.items():
+        chosen[name] = entry.get(name, choices[0])
+        if not isinstance(chosen[name], str) or chosen[name] not in choices:
+            raise UserError(
+                f"{where}: '{name}' has to be {' or '.join(map(shown, choices))}, but is "
+                f"{shown(chosen[name])}"
+            )
     if not _is_list(entry["devices"], str):
         raise UserError(f"{where}: 'devices' has to be a list of names")
     devices = tuple(entry["devices"])
     if isinstance(degrees, dict) and _is_list(list(degrees.values()), int):
         names = tuple(degrees)
         extents = tuple(degrees.values())
-        return ParallelConfig(extents, devices, sums, names, buffers=buffers, **flags)
+        return ParallelConfig(extents, devices, dims=names, **chosen)
     if _is_list(degrees, int):
-        return ParallelConfig(tuple(degrees), devices, sums, buffers=buffers, **flags)
+        return ParallelConfig(tuple(degrees), devices, **chosen)
     raise UserError(
         f"{where}: 'degrees' has to be an object of integers by the dimensions' names, as in "
         '{"sample": 2}, or a list of one for each dimension'
@@ -368,4 +373,6 @@ def entry_of(config: ParallelConfig) -> dict[str, Any]:
         entry["buffers"] = config.buffers
     if config.again:
         entry["again"] = True
+    if config.sharding != SHARDING[0]:
+        entry["sharding"] = config.sharding
     return entry | {"devices": list(config.devices)}

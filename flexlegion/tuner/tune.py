@@ -33,7 +33,7 @@ from flexlegion.report.timelines import memory_excess
 from flexlegion.report.tuning import described
 from flexlegion.searches.budget import check_search, seconds_of
 from flexlegion.searches.mcmc import Budget, SearchResult, search
-from flexlegion.searches.recomputation import where_needed
+from flexlegion.searches.memory import where_needed
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
 from flexlegion.strategy.strategy import ResolvedStrategy

@@ -47,6 +47,8 @@ typedef enum { FL_SAMPLE, FL_ATTRIBUTE, FL_PARAMETER, FL_NONE, FL_REDUCTION, FL_
 typedef enum { FL_COMBINE_SUM, FL_COMBINE_MAX, FL_COMBINE_LOG_SUM_EXP } fl_combine;
 /* Who combines them: each reader for itself, or those that wrote them, shard by shard. */
 typedef enum { FL_SUMS_READERS, FL_SUMS_SHARDS } fl_sums;
+/* What of an operator's weights is sharded: the optimizer's states alone; and so on. */
+typedef enum { FL_SHARDING_STATES, FL_SHARDING_GRADIENTS, FL_SHARDING_WEIGHTS } fl_sharding;
 typedef enum { FL_OF_INPUT, FL_OF_OPERATOR, FL_OF_ITERATION } fl_of; /* what a launch is of */
 typedef enum { FL_PRICE_OF_TASK, FL_PRICE_OF_BYTES, FL_PRICE_NOTHING } fl_price;
 typedef enum { FL_READ, FL_WRITE, FL_READ_WRITE } fl_privilege;
@@ -133,8 +135,9 @@ typedef struct {
  * task; and whether the gradients of its weights are summed inside nodes first. */
 typedef struct {
   int32_t op, n_degrees, n_devices, sums, hierarchical;
-  int32_t buffers; /* of its outputs and their gradients, which micro-batches take in turn */
-  int32_t again;   /* whether the backward pass runs it forward once more */
+  int32_t buffers;  /* of its outputs and their gradients, which micro-batches take in turn */
+  int32_t again;    /* whether the backward pass runs it forward once more */
+  int32_t sharding; /* fl_sharding */
   const int32_t *degrees, *devices;
 } fl_config;
 /* A strategy, or a part of one. */
@@ -148,7 +151,7 @@ typedef struct {
   int32_t op, pass_id, runs, tasks, requirements;
 } fl_launch;
 typedef struct {
-  int32_t operand, tensor, field, state, privilege, rank, role;
+  int32_t operand, tensor, field, index, privilege, rank, role;
 } fl_requirement;
 /* All of a plan, until it is destroyed: launch after launch, in each requirement after requirement,
  * in each task after task. */

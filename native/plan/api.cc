@@ -32,6 +32,9 @@ static_assert(same(FL_SAMPLE, fl::DimKind::sample) && same(FL_ATTRIBUTE, fl::Dim
 static_assert(same(FL_COMBINE_SUM, fl::Combine::sum) && same(FL_COMBINE_MAX, fl::Combine::max) &&
               same(FL_COMBINE_LOG_SUM_EXP, fl::Combine::log_sum_exp));
 static_assert(same(FL_SUMS_READERS, fl::Sums::readers) && same(FL_SUMS_SHARDS, fl::Sums::shards));
+static_assert(same(FL_SHARDING_STATES, fl::Sharding::states) &&
+              same(FL_SHARDING_GRADIENTS, fl::Sharding::gradients) &&
+              same(FL_SHARDING_WEIGHTS, fl::Sharding::weights));
 static_assert(same(FL_OF_INPUT, fl::Of::input) && same(FL_OF_OPERATOR, fl::Of::op) &&
               same(FL_OF_ITERATION, fl::Of::iteration));
 static_assert(same(FL_PRICE_OF_TASK, fl::Price::of_task) &&
@@ -263,6 +266,8 @@ std::map<fl::OpId, fl::ParallelConfig> fl::configs_of(const fl_strategy& strateg
     config.hierarchical = its->hierarchical != 0;
     config.buffers = its->buffers;
     config.again = its->again != 0;
+    check_constant(its->sharding, FL_SHARDING_WEIGHTS, "sharding");
+    config.sharding = static_cast<Sharding>(its->sharding);
     if (its->buffers < 1 || its->buffers > kMaxMicroBatches) {
       throw std::invalid_argument("an operator cannot have " + std::to_string(its->buffers) +
                                   " buffers; 1 to " + std::to_string(kMaxMicroBatches) +
@@ -275,12 +280,12 @@ std::map<fl::OpId, fl::ParallelConfig> fl::configs_of(const fl_strategy& strateg
 // Pointers into the strategy that is kept beside them.
 fl::StrategyArrays::StrategyArrays(Strategy strategy) : strategy_(std::move(strategy)) {
   for (const ParallelConfig& config : strategy_) {
-    configs_.push_back({static_cast<std::int32_t>(configs_.size()),
-                        static_cast<std::int32_t>(config.degrees.size()),
-                        static_cast<std::int32_t>(config.devices.size()),
-                        static_cast<std::int32_t>(config.sums), config.hierarchical ? 1 : 0,
-                        config.buffers, config.again ? 1 : 0, config.degrees.data(),
-                        config.devices.data()});
+    configs_.push_back(
+        {static_cast<std::int32_t>(configs_.size()),
+         static_cast<std::int32_t>(config.degrees.size()),
+         static_cast<std::int32_t>(config.devices.size()), static_cast<std::int32_t>(config.sums),
+         config.hierarchical ? 1 : 0, config.buffers, config.again ? 1 : 0,
+         static_cast<std::int32_t>(config.sharding), config.degrees.data(), config.devices.data()});
   }
 }
 
@@ -321,7 +326,7 @@ fl_plan* fl_plan_create(const fl_graph* graph, const fl_strategy* strategy, int 
       plan->strategy.push_back(config);
     }
     const fl::Optimizer optimizer{optimizer_states, clips != 0};
-    fl::run_again(plan->graph, plan->strategy);
+    fl::set_order(plan->graph, plan->strategy);
     plan->plan = fl::make_plan(plan->graph, plan->strategy, wanted.outputs, optimizer);
     plan->arrays = std::make_shared<fl::PlanArrays>(
         plan->plan, fl::facts_of(plan->graph, wanted.outputs, optimizer));

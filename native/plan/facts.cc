@@ -8,7 +8,8 @@
 //   output's gradient itself.
 // - Again: from the last operator to the first, who is to be run again (Operator::again) and whose
 //   outputs the backward pass reads, be it those who are run again themselves.
-// - Owners: the first operator that trains a weight updates it for all that share it.
+// - Owners: the first operator that trains a weight updates it for all that share it, and says what
+//   of it is sharded.
 //
 // Operators are in topological order, so one pass suffices for each. Costs: the number of operands.
 #include "plan/facts.h"
@@ -63,7 +64,8 @@ bool has_output_gradient(const Operator& op, const IdVector<TensorId, bool>& dif
 // Consumers come after their producers, so from the last operator to the first all who read an
 // output are known.
 void find_recomputed(const Graph& graph, GraphFacts& facts) {
-  IdVector<TensorId, bool> needed(graph.tensors.size(), false);  // by the backward pass
+  IdVector<TensorId, bool>& needed = facts.needed_backward;
+  needed.assign(graph.tensors.size(), false);
   facts.again.assign(graph.operators.size(), false);
   facts.recomputed.assign(graph.tensors.size(), false);
   for (OpId op : graph.operators.ids().reversed()) {
@@ -78,6 +80,15 @@ void find_recomputed(const Graph& graph, GraphFacts& facts) {
     facts.again[op] = true;
     for (const Operand& o : its.operands) {
       (o.role == Role::output ? facts.recomputed : needed)[o.tensor] = true;
+    }
+  }
+}
+
+void find_sharding(const Graph& graph, GraphFacts& facts) {
+  facts.sharding.assign(graph.tensors.size(), Sharding::states);
+  for (OpId op : graph.operators.ids()) {
+    for (int i : facts.summed_weights(graph, op)) {
+      facts.sharding[graph.operators[op].operands[i].tensor] = graph.operators[op].sharding;
     }
   }
 }
@@ -99,6 +110,13 @@ std::vector<int> GraphFacts::owned_weights(const Graph& graph, OpId op) const {
     owned.push_back(i);
   }
   return owned;
+}
+
+std::vector<int> GraphFacts::summed_weights(const Graph& graph, OpId op) const {
+  std::vector<int> summed = owned_weights(graph, op);
+  const auto of_table = [&](int i) { return is_table(graph.operators[op].operands[i].tensor); };
+  summed.erase(std::remove_if(summed.begin(), summed.end(), of_table), summed.end());
+  return summed;
 }
 
 // Some operand to whose gradient each part has a share of its own keeps all parts busy.
@@ -123,6 +141,10 @@ GraphFacts facts_of(const Graph& graph, const std::vector<TensorId>& outputs, Op
   optimizer.needs_norm = optimizer.needs_norm || optimizer.scales;
   facts.optimizer = optimizer;
   facts.runs = runs_of(graph, outputs);
+  facts.used_in.assign(graph.tensors.size(), 0);
+  for (OpId op : graph.operators.ids()) {
+    for (const Operand& o : graph.operators[op].operands) facts.used_in[o.tensor] |= facts.runs[op];
+  }
   facts.value_lasts.assign(graph.tensors.size(), false);
   facts.gradient_lasts.assign(graph.tensors.size(), false);
   for (TensorId output : outputs) facts.value_lasts[output] = true;
@@ -156,6 +178,7 @@ GraphFacts facts_of(const Graph& graph, const std::vector<TensorId>& outputs, Op
     }
   }
   find_recomputed(graph, facts);
+  find_sharding(graph, facts);
   facts.has_gradient.resize(graph.tensors.size());
   for (OpId op : ops) {
     if (!facts.backward[op]) continue;

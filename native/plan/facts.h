@@ -23,6 +23,7 @@ struct Optimizer {
 struct GraphFacts {
   Optimizer optimizer;
   IdVector<OpId, unsigned> runs;            // in which runs it takes part
+  IdVector<TensorId, unsigned> used_in;     // in which runs some operator touches it
   IdVector<TensorId, bool> differentiable;  // whether training wants its gradient
   IdVector<OpId, bool> backward;            // whether training runs it backward
   // Whether training runs it forward again, for the backward pass: it is to (Operator::again), and
@@ -38,15 +39,26 @@ struct GraphFacts {
   std::map<TensorId, std::vector<OpId>> lookups;  // a trained table: who looks rows up in it
 
   IdVector<TensorId, bool> recomputed;  // whether an operator that is run again computes it
+  // Of a weight that is trained, as its owner says; but tables' rows move as they are looked up.
+  IdVector<TensorId, Sharding> sharding;
+  IdVector<TensorId, bool>
+      needed_backward;  // whether a launch of the backward pass reads the value
 
   bool is_table(TensorId tensor) const { return lookups.count(tensor) > 0; }
+  bool gathers(TensorId weight) const { return sharding[weight] == Sharding::weights; }
+  bool reduces(TensorId weight) const { return sharding[weight] != Sharding::states; }
   bool lasts(const Place& place) const {
     if (place.field == Field::gradient) return gradient_lasts[place.tensor];
-    return place.index != kRecomputed && value_lasts[place.tensor];
+    return place.field != Field::copy && place.index != kRecomputed && value_lasts[place.tensor];
   }
-  // Of a tensor's value, the place in which the backward pass has it.
+  // Of a tensor's value, the place in which the forward pass and the backward pass have it.
+  Place for_forward(Place value) const {
+    if (gathers(value.tensor)) value.field = Field::copy;
+    return value;
+  }
   Place for_backward(Place value) const {
-    if (recomputed[value.tensor]) value.index = kRecomputed;
+    value = for_forward(value);
+    if (recomputed[value.tensor] || gathers(value.tensor)) value.index = kRecomputed;
     return value;
   }
 
@@ -59,6 +71,8 @@ struct GraphFacts {
   bool first_part_alone(const Operator& op) const;
   // The operands of `op` that are weights which its update launch covers, each weight once.
   std::vector<int> owned_weights(const Graph& graph, OpId op) const;
+  // Those of them whose gradients are sums of partial gradients: all but tables.
+  std::vector<int> summed_weights(const Graph& graph, OpId op) const;
 };
 
 // `outputs` are the tensors that prediction wants. Whether gradients are scaled follows from the

@@ -341,9 +341,11 @@ void check_config(const Graph& graph, OpId op, const ParallelConfig& config) {
   }
 }
 
-void run_again(Graph& graph, const Strategy& strategy) {
+void set_order(Graph& graph, const Strategy& strategy) {
   for (OpId op : strategy.ids()) {
-    if (graph.operators.has(op)) graph.operators[op].again = strategy[op].again;
+    if (!graph.operators.has(op)) continue;
+    graph.operators[op].again = strategy[op].again;
+    graph.operators[op].sharding = strategy[op].sharding;
   }
 }
 

@@ -92,6 +92,13 @@ enum class DimKind { sample, attribute, parameter, none, reduction, part };
 
 using AttributeList = std::vector<std::pair<std::string, std::string>>;
 
+// What of an operator's weights is cut into shards, of which each device that uses the weights
+// keeps its own: the optimizer's states always; the gradients, which are summed shard by shard as
+// soon as the backward pass has computed them; the values, which are gathered when the forward
+// pass, and again the backward pass, reads them. Others call these ZeRO's stages 1, 2 and 3, or the
+// last one fully sharded data parallelism (Rajbhandari et al., 2020; plan.h).
+enum class Sharding { states, gradients, weights };
+
 // The operator's *space* has the dimensions of its first output, then those that it reduces, such
 // as the inner one of a matrix product: its tiles are the tasks. Tasks that differ in their parts
 // of reductions alone compute partial values of the same part of the outputs.
@@ -100,9 +107,10 @@ struct Operator {
   std::string type;  // names the kernel
   bool is_loss = false;
   // Whether the backward pass computes its outputs once more, instead of finding them in memory
-  // (plan.h). The order of issue follows from it, and which memory is free when. So run_again()
-  // brings it from the configurations to the graph.
+  // (plan.h); and what of its weights is sharded. The order of issue follows from both, and which
+  // memory is free when. So set_order() brings them from the configurations to the graph.
   bool again = false;
+  Sharding sharding = Sharding::states;
   std::vector<DimKind> dims;             // of its space
   std::vector<std::int64_t> reductions;  // extents of the last of them
   std::vector<Operand> operands;
@@ -168,6 +176,7 @@ struct ParallelConfig {
   // are rounds.
   int buffers = 1;
   bool again = false;  // (Operator::again)
+  Sharding sharding = Sharding::states;
 };
 
 // How many partial values of its outputs an operator computes, if it is split like that. Task k
@@ -188,8 +197,9 @@ constexpr int kMaxMicroBatches = 1 << 12;
 
 using Strategy = IdVector<OpId, ParallelConfig>;
 
-// Has those operators of the graph run again that the strategy says.
-void run_again(Graph& graph, const Strategy& strategy);
+// Tells the graph what of the strategy the order of issue depends on: which operators are run
+// again, and what of their weights is sharded.
+void set_order(Graph& graph, const Strategy& strategy);
 
 // Tile `k` of `whole`. Where a degree does not divide its extent, tiles differ by at most one.
 Rect tile_of(const Rect& whole, const std::vector<int>& degrees, int k);

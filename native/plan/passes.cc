@@ -39,12 +39,15 @@ unsigned runs_of_operator(const Graph&, const GraphFacts& facts, const LaunchKey
 }
 
 // A batch is loaded in whichever run some reader of it takes part.
-unsigned runs_of_readers(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
+unsigned runs_of_readers(const Graph&, const GraphFacts& facts, const LaunchKey& key) {
+  return facts.used_in[key.tensor];
+}
+
+// Shards are gathered in whichever run somebody reads the weights.
+unsigned runs_of_users(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
   unsigned runs = 0;
-  for (OpId op : graph.operators.ids()) {
-    for (const Operand& o : graph.operators[op].operands) {
-      if (o.tensor == key.tensor) runs |= facts.runs[op];
-    }
+  for (int i : facts.summed_weights(graph, key.op)) {
+    runs |= facts.used_in[graph.operators[key.op].operands[i].tensor];
   }
   return runs;
 }
@@ -86,13 +89,45 @@ bool owns_weights(const Graph& graph, const GraphFacts& facts, const LaunchKey& 
   return (facts.runs[key.op] & kTrains) != 0 && !facts.owned_weights(graph, key.op).empty();
 }
 
+// Whether it owns weights that are sharded at least as far as that.
+bool is_sharded(const Graph& graph, const GraphFacts& facts, OpId op, Sharding least) {
+  return graph.operators[op].sharding >= least && !facts.summed_weights(graph, op).empty();
+}
+
+bool gathers(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
+  return is_sharded(graph, facts, key.op, Sharding::weights);
+}
+
+bool gathers_by_nodes(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
+  return graph.has_several_nodes() && gathers(graph, facts, key);
+}
+
+// Of some weights, a bias say, the backward pass does not need the value.
+bool gathers_again(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
+  const std::vector<int> owned = facts.summed_weights(graph, key.op);
+  const auto needed = [&](int i) {
+    return facts.needed_backward[graph.operators[key.op].operands[i].tensor];
+  };
+  return gathers(graph, facts, key) && std::any_of(owned.begin(), owned.end(), needed);
+}
+
+bool gathers_again_by_nodes(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
+  return graph.has_several_nodes() && gathers_again(graph, facts, key);
+}
+
+bool reduces(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
+  return is_sharded(graph, facts, key.op, Sharding::gradients);
+}
+
+bool reduces_inside_nodes(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
+  return graph.has_several_nodes() && reduces(graph, facts, key);
+}
+
 // Gradients of tables are summed row by row as they are looked up, and never inside nodes.
 bool sums_inside_nodes(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
-  if (!graph.has_several_nodes() || !owns_weights(graph, facts, key)) return false;
-  const std::vector<int> owned = facts.owned_weights(graph, key.op);
-  return std::any_of(owned.begin(), owned.end(), [&](int i) {
-    return !facts.is_table(graph.operators[key.op].operands[i].tensor);
-  });
+  return graph.has_several_nodes() && owns_weights(graph, facts, key) &&
+         graph.operators[key.op].sharding == Sharding::states &&
+         !facts.summed_weights(graph, key.op).empty();
 }
 
 bool has_norms(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
@@ -124,14 +159,51 @@ R forward_role(const Tensor& tensor, const Operand& operand) {
   return tensor.kind == TensorKind::weight ? R::weight : R::input;
 }
 
-Uses use_forward(const Graph& graph, const GraphFacts&, const LaunchKey& key) {
+Uses use_forward(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
   Uses uses;
   const auto& operands = graph.operators[key.op].operands;
   for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
     const TensorId tensor = operands[i].tensor;
-    add(uses, forward_role(graph.tensors[tensor], operands[i]), i, tensor);
+    Use& use = add(uses, forward_role(graph.tensors[tensor], operands[i]), i, tensor);
+    static_cast<Place&>(use) = facts.for_forward(use);
   }
   return uses;
+}
+
+// What a gather launch copies, and what spreads it: in the backward pass, those weights alone that
+// are needed there, in places of their own.
+Uses use_gathers(const Graph& graph, const GraphFacts& facts, const LaunchKey& key, int index,
+                 bool spreads) {
+  Uses uses;
+  for (int i : facts.summed_weights(graph, key.op)) {
+    const TensorId weight = graph.operators[key.op].operands[i].tensor;
+    if (index == kRecomputed && !facts.needed_backward[weight]) continue;
+    if (spreads) {
+      Use& use = add(uses, R::spread, i, weight);
+      use.field = Field::copy;
+      use.index = index;
+    } else {
+      add(uses, R::shard, i, weight);
+      add(uses, R::gathered, i, weight).index = index;
+    }
+  }
+  return uses;
+}
+
+Uses use_gather(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
+  return use_gathers(graph, facts, key, 0, false);
+}
+
+Uses use_gather_spread(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
+  return use_gathers(graph, facts, key, 0, true);
+}
+
+Uses use_again_gather(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
+  return use_gathers(graph, facts, key, kRecomputed, false);
+}
+
+Uses use_again_spread(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
+  return use_gathers(graph, facts, key, kRecomputed, true);
 }
 
 Uses use_sum(const Graph& graph, const GraphFacts&, const LaunchKey& key) {
@@ -184,7 +256,8 @@ void add_weight_gradient(const Graph& graph, const GraphFacts& facts, int i, Ten
                          Uses& uses) {
   const auto lookups = facts.lookups.find(weight);
   if (lookups == facts.lookups.end()) {
-    add(uses, R::weight_gradient, i, weight);
+    Use& use = add(uses, R::weight_gradient, i, weight);
+    if (facts.reduces(weight)) use.field = Field::reduced;
     return;
   }
   for (OpId op : lookups->second) {
@@ -208,20 +281,28 @@ void add_weight_gradient(const Graph& graph, const GraphFacts& facts, int i, Ten
 
 Uses use_node_sum(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
   Uses uses;
-  for (int i : facts.owned_weights(graph, key.op)) {
+  for (int i : facts.summed_weights(graph, key.op)) {
     const TensorId weight = graph.operators[key.op].operands[i].tensor;
-    if (facts.is_table(weight)) continue;  // which has no partial gradients
     add(uses, R::node_gradient, i, weight);
     add(uses, R::node_sum, i, weight);
   }
   return uses;
 }
 
+Uses use_reduce(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
+  Uses uses;
+  for (int i : facts.summed_weights(graph, key.op)) {
+    const TensorId weight = graph.operators[key.op].operands[i].tensor;
+    add(uses, R::partial_gradient, i, weight);
+    add(uses, R::reduced, i, weight);
+  }
+  return uses;
+}
+
 Uses use_spread(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
   Uses uses;
-  for (int i : facts.owned_weights(graph, key.op)) {
-    const TensorId weight = graph.operators[key.op].operands[i].tensor;
-    if (!facts.is_table(weight)) add(uses, R::spread, i, weight);
+  for (int i : facts.summed_weights(graph, key.op)) {
+    add(uses, R::spread, i, graph.operators[key.op].operands[i].tensor);
   }
   return uses;
 }
@@ -294,6 +375,47 @@ PassRow sum_row() {
   row.uses = use_sum;
   row.shares = Shares::outputs;
   row.priced_as = Pass::sum;
+  return row;
+}
+
+PassRow gather_row() {
+  PassRow row;
+  row.name = "gather";
+  row.wanted = gathers;
+  row.runs = runs_of_users;
+  row.uses = use_gather;
+  row.shares = Shares::weights;
+  row.priced_as = Pass::sum;
+  return row;
+}
+
+PassRow gather_spread_row() {
+  PassRow row;
+  row.name = "gather_spread";
+  row.wanted = gathers_by_nodes;
+  row.runs = runs_of_users;
+  row.uses = use_gather_spread;
+  row.shares = Shares::nodes;
+  row.price = Price::nothing;
+  row.priced_as = Pass::spread;
+  return row;
+}
+
+PassRow again_gather_row() {
+  PassRow row = gather_row();
+  row.name = "again_gather";
+  row.wanted = gathers_again;
+  row.runs = training;
+  row.uses = use_again_gather;
+  return row;
+}
+
+PassRow again_spread_row() {
+  PassRow row = gather_spread_row();
+  row.name = "again_spread";
+  row.wanted = gathers_again_by_nodes;
+  row.runs = training;
+  row.uses = use_again_spread;
   return row;
 }
 
@@ -377,6 +499,25 @@ PassRow node_sum_row() {
   return row;
 }
 
+PassRow node_reduce_row() {
+  PassRow row = node_sum_row();
+  row.name = "node_reduce";
+  row.wanted = reduces_inside_nodes;
+  row.closing = false;
+  return row;
+}
+
+PassRow reduce_row() {
+  PassRow row;
+  row.name = "reduce";
+  row.wanted = reduces;
+  row.runs = training;
+  row.uses = use_reduce;
+  row.shares = Shares::weights;
+  row.priced_as = Pass::sum;
+  return row;
+}
+
 PassRow spread_row() {
   PassRow row;
   row.name = "spread";
@@ -392,8 +533,10 @@ PassRow spread_row() {
 
 std::vector<PassRow> make_rows() {
   std::vector<PassRow> rows = {
-      load_row(),     forward_row(), sum_row(),  again_row(),  again_sum_row(), backward_row(),
-      node_sum_row(), norm_row(),    clip_row(), update_row(), spread_row(),
+      load_row(),         gather_row(),       gather_spread_row(), forward_row(),   sum_row(),
+      again_gather_row(), again_spread_row(), again_row(),         again_sum_row(), backward_row(),
+      node_reduce_row(),  reduce_row(),       node_sum_row(),      norm_row(),      clip_row(),
+      update_row(),       spread_row(),
   };
   for (std::size_t p = 0; p < rows.size(); ++p) {
     PassRow& row = rows[p];

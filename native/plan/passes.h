@@ -19,11 +19,18 @@ struct Optimizer;
 // The enumerators are in the order of the rows; their numbers mean nothing else.
 //
 // - `load` brings a batch from the host into an input tensor.
+// - `gather` is there for operators whose weights' values are sharded (Sharding::weights): each
+//   device copies its shards to where readers get them from. `again_gather` does so once more, for
+//   the backward pass. Of several nodes, `gather_spread` and `again_spread` bring shards once to
+//   each node.
 // - `forward` and `backward` compute operators and their gradients.
 // - `sum` combines the partial values of an operator's outputs, where the operator's configuration
 //   asks for that (Sums::shards).
 // - `again` runs an operator forward once more, for the backward pass to read what it computes
 //   (Operator::again); `again_sum` is its `sum`.
+// - `reduce` is there for operators whose weights' gradients are sharded (Sharding::gradients, and
+//   weights): it sums each shard's partial gradients, in every micro-batch. `node_reduce` does so
+//   before, a node for itself.
 // - `update` changes weights.
 // - `norm` and `clip` are there if the update needs the norm of all gradients, to clip them by it,
 //   or to know whether they are finite. `norm` finds, for each task of an update, the norm of the
@@ -33,11 +40,17 @@ struct Optimizer;
 //   have the same tasks.
 enum class Pass {
   load,
+  gather,
+  gather_spread,
   forward,
   sum,
+  again_gather,
+  again_spread,
   again,
   again_sum,
   backward,
+  node_reduce,
+  reduce,
   node_sum,
   norm,
   clip,

@@ -11,7 +11,8 @@ namespace flexlegion {
 
 const char* name_of(Field field) {
   static const char* const names[] = {
-      "value", "partial", "gradient", "node sums", "state", "norms", "total norm",
+      "value",   "partial", "copy",  "gradient",   "node sums",
+      "reduced", "state",   "norms", "total norm",
   };
   static_assert(std::size(names) == kFields);
   return names[static_cast<std::size_t>(field)];
@@ -22,18 +23,23 @@ const RoleRow& row_of(RequirementRole role) {
   using P = Privilege;
   static const RoleRow rows[] = {
       {"loaded", Field::value, P::write},
+      {"shard", Field::value, P::read},
+      {"gathered", Field::copy, P::write},
       {"input", Field::value, P::read},
-      {"weight", Field::value, P::read},
+      {"weight", Field::value, P::read},  // of copy, where it is gathered; likewise `saved`
       {"operator state", Field::value, P::read_write},
       {"output", Field::value, P::write},
       {"partial", Field::partial, P::read},
       {"summed", Field::value, P::write},
       {"saved", Field::value, P::read},
       {"output gradient", Field::gradient, P::read},
-      {"contribution", Field::gradient, P::write},  // read_write where some task adds
+      {"contribution", Field::gradient, P::write},     // read_write where some task adds
+      {"partial gradient", Field::gradient, P::read},  // of node_sums, where there are any
+      {"reduced", Field::reduced, P::write},           // read_write behind the first micro-batch
       {"node gradient", Field::gradient, P::read},
       {"node sum", Field::node_sums, P::write},
-      {"weight gradient", Field::gradient, P::read},  // of node_sums, where there are any
+      {"weight gradient", Field::gradient,
+       P::read},  // of node_sums or reduced, where there are any
       {"looked up tokens", Field::value, P::read},
       {"looked up gradient", Field::gradient, P::read},
       {"norm", Field::norms, P::write},
@@ -42,7 +48,7 @@ const RoleRow& row_of(RequirementRole role) {
       {"updated", Field::value, P::read_write},
       {"optimizer state", Field::state, P::read_write},
       {"clipped by", Field::total_norm, P::read},
-      {"spread", Field::value, P::read},
+      {"spread", Field::value, P::read},  // of copy, where it is gathered
   };
   static_assert(std::size(rows) == kRoles);
   return rows[static_cast<std::size_t>(role)];
@@ -53,9 +59,11 @@ DataType type_of(const Graph& graph, const Place& place) {
   switch (place.field) {
     case Field::value:
     case Field::partial:
+    case Field::copy:
       return graph.tensors[place.tensor].type;
     case Field::gradient:
     case Field::node_sums:
+    case Field::reduced:
       return graph.tensors[place.tensor].gradient_type();
     default:
       return kStateType;

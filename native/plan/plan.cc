@@ -51,6 +51,7 @@ class PlanBuilder {
     plan_.gradients.resize(graph_.tensors.size());
     plan_.values.resize(graph_.tensors.size());
     plan_.nodes.resize(graph_.tensors.size());
+    plan_.sharding = facts_.sharding;
     plan_.buffers.assign(graph_.tensors.size(), 1);
     for (OpId op : graph_.operators.ids()) {
       if (facts_.runs[op] != 0) find_values(op);
@@ -146,12 +147,14 @@ class PlanBuilder {
   // Says where partial values lie, and what tasks find for the iteration.
   // An empty rectangle keeps its task's place in the list, and touches nothing.
   void place(Requirement& r, const Launch& launch) {
-    if (r.field == Field::value || r.field == Field::partial) place_value(r, launch);
+    if (r.field == Field::value || r.field == Field::partial || r.field == Field::copy) {
+      place_value(r, launch);
+    }
     if (r.role == RequirementRole::contribution) {
       contribute(r, launch.devices);
     } else if (r.role == RequirementRole::node_gradient || r.field == Field::node_sums) {
       place_in_node(r, launch.devices);
-    } else if (r.role == RequirementRole::weight_gradient && plan_.nodes[r.tensor].any()) {
+    } else if (r.sums_gradient() && plan_.nodes[r.tensor].any()) {
       r.field = Field::node_sums;
       for (Rect& rect : r.rects) rect = rect.in_slots(0, plan_.nodes[r.tensor].count());
     } else if (r.field == Field::gradient) {

@@ -33,6 +33,14 @@
 // gradients, round 0 writes its contributions, and the others add to them; the order of sums stays
 // the plan's. What is needed when all rounds are over has a register for each.
 //
+// Of a weight, the device that updates a shard keeps the optimizer's states of the shard, and no
+// others. More can be sharded (Sharding). If gradients are, a reduce launch sums the shard's
+// partial values as soon as they are there, in every micro-batch, and the memory of the stack
+// serves the next operator's (registers.h). If values are, too, each device keeps that of its
+// shards alone. A gather launch copies them to another place (Field::copy), where forward tasks
+// read what they need of all shards, and where the next operator's weights lie after that; and so
+// again for the backward pass. Tables are never sharded like that: what moves of them are rows.
+//
 // The gradient of a table (graph.h) is no stack: its update reads the tokens and the output
 // gradients of the operators that look rows up, so that only rows that were read move.
 #pragma once
@@ -83,6 +91,7 @@ struct Plan {
   IdVector<TensorId, ValueStack> values;
   IdVector<TensorId, GradientStack> gradients;
   IdVector<TensorId, SummingNodes> nodes;  // of a weight: who sum its gradient first
+  IdVector<TensorId, Sharding> sharding;   // of a weight
   std::map<Place, Tenancy> tenancies;      // of what is needed for a few launches: its register
   std::map<Place, LocalRegister> local_registers;  // by their homes
   int micro_batches = 1;
@@ -115,6 +124,7 @@ struct Plan {
 // Of a place, how many partial values its stack has; of what is no stack, 1.
 inline int slots_of(const Plan& plan, const Place& place) {
   if (place.field == Field::gradient) return plan.gradients[place.tensor].slots;
+  if (place.field == Field::node_sums) return plan.nodes[place.tensor].count();
   return place.field == Field::partial ? plan.values[place.tensor].slots : 1;
 }
 

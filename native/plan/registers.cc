@@ -10,7 +10,9 @@
 //
 // If there is none, a new one. A small tensor's register rests for kRest launches behind it: so
 // launches of both tenants can fuse with their neighbours, and a device can run ahead of another
-// one by as much. Of a large one (kLarge), memory counts for more.
+// one by as much. Of a large one (kLarge), memory counts for more. Those of weights rest in any
+// case: meanwhile the next weights are gathered, and the last gradients are reduced. Of a
+// transformer, so many launches are one layer or two.
 //
 // Costs: what the launches touch, and for each place the registers of its class.
 //
@@ -47,14 +49,22 @@ struct Life {
 
 // The places that a use may touch under some strategy: where a reduction can be split, a value is
 // there as partial values, too, which the same launches may read.
-std::vector<Place> places_of(const Graph& graph, const IdVector<TensorId, bool>& reduced,
-                             const Use& use) {
+std::vector<Place> places_of(const Graph& graph, const GraphFacts& facts,
+                             const IdVector<TensorId, bool>& reduced, const Use& use) {
   std::vector<Place> places = {use};
-  if (use.tensor.none() || graph.tensors[use.tensor].kind != TensorKind::activation) return {};
-  if (use.field == Field::value && reduced[use.tensor]) {
+  if (use.tensor.none() || graph.tensors[use.tensor].kind == TensorKind::input) return {};
+  const auto or_in = [&](Field field) {
     places.push_back(use);
-    places.back().field = Field::partial;
+    places.back().field = field;
+  };
+  if (graph.tensors[use.tensor].kind == TensorKind::weight) {
+    const bool short_lived =
+        use.field == Field::copy || use.field == Field::gradient || use.field == Field::node_sums;
+    if (!short_lived || !facts.reduces(use.tensor)) return {};
+    if (use.sums_gradient()) or_in(Field::node_sums);
+    return places;
   }
+  if (use.field == Field::value && reduced[use.tensor]) or_in(Field::partial);
   return places;
 }
 
@@ -77,7 +87,7 @@ std::map<Place, Life> lives_of(const Graph& graph, const GraphFacts& facts,
     const int stretch = stretch_of(key.pass);
     const bool trains = (runs_of(graph, facts, key) & kTrains) != 0;
     for (const Use& use : uses_of(graph, facts, key)) {
-      for (const Place& place : places_of(graph, reduced, use)) {
+      for (const Place& place : places_of(graph, facts, reduced, use)) {
         auto [found, fresh] = lives.try_emplace(place, Life{i, i, stretch});
         Life& life = found->second;
         life.last = i;
@@ -188,25 +198,33 @@ Registers registers_of(const Graph& graph, const GraphFacts& facts) {
     const DataType type = type_of(graph, place);
     const std::vector<std::int64_t>& shape = graph.tensors[place.tensor].shape;
     const std::int64_t bytes = Rect::of_shape(shape).volume() * element_bytes(type);
-    candidates.push_back({place, life, bytes, type, &shape, bytes >= kLarge ? 0 : rest});
+    const bool weight = graph.tensors[place.tensor].kind == TensorKind::weight;
+    const int its_rest = weight ? kRest : bytes >= kLarge ? 0 : rest;
+    candidates.push_back({place, life, bytes, type, &shape, its_rest});
   }
   int count = 0;
+  const bool in_rounds = graph.micro_batches > 1;
   std::stable_sort(candidates.begin(), candidates.end(),
                    [](const auto& a, const auto& b) { return a.life.first < b.life.first; });
   std::map<std::tuple<Field, int, DataType, std::vector<std::int64_t>>, AlikeRegisters> alike;
   for (const Candidate& its : candidates) {
     if (its.life.stretch < 0) continue;
-    AlikeRegisters& pool = alike[{its.place.field, its.life.stretch, its.type, *its.shape}];
+    // What is gathered for the forward pass is done with before the backward pass, unless the next
+    // micro-batch comes in between.
+    const bool shared = its.place.field == Field::copy && !in_rounds;
+    const int stretch = shared ? 0 : its.life.stretch;
+    AlikeRegisters& pool = alike[{its.place.field, stretch, its.type, *its.shape}];
     registers[its.place].alike = pool.take(its, count);
   }
   // Forward and backward passes have registers of their own where several micro-batches are under
   // way. What is needed in both has memory of its own then.
-  const bool in_rounds = graph.micro_batches > 1;
   std::stable_sort(candidates.begin(), candidates.end(),
                    [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
   std::map<std::tuple<bool, int, DataType>, LocalRegisterSizes> local;
   for (const Candidate& its : candidates) {
     if (in_rounds && its.life.stretch < 0) continue;
+    // Others have parts of it.
+    if (graph.tensors[its.place.tensor].kind == TensorKind::weight) continue;
     // Few strategies have partial values, so their registers are not to stand empty in others.
     const bool partial = its.place.field == Field::partial;
     LocalRegisterSizes& pool = local[{partial, in_rounds ? its.life.stretch : 0, its.type}];

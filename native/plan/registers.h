@@ -21,6 +21,9 @@
 //
 // Forward and backward passes have registers of their own: where several micro-batches are under
 // way, a forward pass must not wait for the backward pass of the one before.
+//
+// Weights that are sharded (Sharding) have tensors that are needed for a few launches as well: what
+// is gathered of their values, and partial values of their gradients.
 #pragma once
 
 #include <cstdint>

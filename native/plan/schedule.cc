@@ -10,6 +10,10 @@
 // lies before a value that was kept has its turn later. Checkpointing knows that as recomputing a
 // segment at a time (Chen et al., 2016).
 //
+// Weights whose values are sharded (Sharding::weights) are gathered right before the first launch
+// that reads them, in the forward pass and again in the backward pass. Their gradients are reduced
+// as soon as the last launch that contributes to them is issued, which is their owner's.
+//
 // Updates come after all backward launches, in the order in which gradients are complete. A launch
 // waits only for what it reads, so an update may still run beside the backward tasks of earlier
 // operators.
@@ -23,8 +27,12 @@ const std::vector<Stretch>& schedule() {
   constexpr bool kBackwards = true;
   static const std::vector<Stretch> stretches = {
       {{Pass::load}},
-      {{Pass::forward, Pass::sum}},  // partial values are combined right after they were computed
-      {{Pass::backward}, kBackwards, {Pass::again, Pass::again_sum}},
+      // Partial values are combined right after they were computed.
+      {{Pass::forward, Pass::sum}, !kBackwards, {Pass::gather, Pass::gather_spread}},
+      {{Pass::backward, Pass::node_reduce, Pass::reduce},
+       kBackwards,
+       {Pass::again_gather, Pass::again_spread},
+       {Pass::again, Pass::again_sum}},
       {{Pass::node_sum}, kBackwards},
       {{Pass::norm}, kBackwards},
       {{Pass::clip}, kBackwards},
@@ -41,7 +49,7 @@ int stretch_of(Pass pass) {
     return std::find(passes.begin(), passes.end(), pass) != passes.end();
   };
   const auto found = std::find_if(all.begin(), all.end(), [&](const Stretch& stretch) {
-    return has(stretch.passes) || has(stretch.on_demand);
+    return has(stretch.passes) || has(stretch.gathering) || has(stretch.again);
   });
   return static_cast<int>(found - all.begin());
 }
@@ -61,15 +69,18 @@ void add_launch_of_iteration(const Graph& graph, const GraphFacts& facts, Pass p
   if (!last.op.none()) launches.push_back(last);
 }
 
-// Issues what has to be computed again before other launches.
+// Issues launches, and before them what they read that is there on demand.
 class OnDemand {
  public:
-  OnDemand(const Graph& graph, const GraphFacts& facts, const std::vector<Pass>& passes,
+  OnDemand(const Graph& graph, const GraphFacts& facts, const Stretch& stretch,
            std::vector<LaunchKey>& launches)
-      : graph_(graph), facts_(facts), passes_(passes), launches_(launches) {
-    if (std::find(facts.again.begin(), facts.again.end(), true) == facts.again.end()) return;
-    producers_.resize(graph.tensors.size());
-    issued_.assign(graph.operators.size(), false);
+      : graph_(graph),
+        facts_(facts),
+        stretch_(stretch),
+        launches_(launches),
+        producers_(graph.tensors.size()),
+        computed_(graph.operators.size(), false),
+        gathered_(graph.operators.size(), false) {
     for (OpId op : graph.operators.ids()) {
       for (int i : graph.operators[op].outputs()) {
         producers_[graph.operators[op].operands[i].tensor] = op;
@@ -77,18 +88,11 @@ class OnDemand {
     }
   }
 
-  // What a launch reads, and nobody has computed again so far.
-  void issue_for(const LaunchKey& reader) {
-    if (issued_.empty()) return;
-    std::vector<OpId> needed;
-    find(reader, needed);
-    std::sort(needed.begin(), needed.end());
-    for (OpId op : needed) {
-      for (Pass pass : passes_) {
-        const LaunchKey key = of(op, pass);
-        if (row_of(pass).wanted(graph_, facts_, key)) launches_.push_back(key);
-      }
+  void issue(const LaunchKey& key) {
+    for (OpId op : computed_for(key)) {
+      for (Pass pass : stretch_.again) add(of(op, pass));
     }
+    add(key);
   }
 
  private:
@@ -98,8 +102,28 @@ class OnDemand {
     return key;
   }
 
-  // Not recursive: networks may be deeper than the stack.
-  void find(const LaunchKey& reader, std::vector<OpId>& needed) {
+  // The launch, if it is wanted, and before it the weights that it is the first to read.
+  void add(const LaunchKey& key) {
+    if (!row_of(key.pass).wanted(graph_, facts_, key)) return;
+    for (const Use& use : row_of(key.pass).uses(graph_, facts_, key)) {
+      if (use.field != Field::copy) continue;
+      const OpId owner = facts_.owner[use.tensor];
+      if (gathered_[owner]) continue;
+      gathered_[owner] = true;
+      for (Pass pass : stretch_.gathering) {
+        if (row_of(pass).wanted(graph_, facts_, of(owner, pass))) {
+          launches_.push_back(of(owner, pass));
+        }
+      }
+    }
+    launches_.push_back(key);
+  }
+
+  // The operators to run again for a launch, that were not so far: those whose outputs it reads,
+  // and for these others. Not recursive: networks may be deeper than the stack.
+  std::vector<OpId> computed_for(const LaunchKey& reader) {
+    std::vector<OpId> needed;
+    if (stretch_.again.empty()) return needed;
     std::vector<LaunchKey> readers = {reader};
     while (!readers.empty()) {
       const LaunchKey key = readers.back();
@@ -107,20 +131,22 @@ class OnDemand {
       for (const Use& use : row_of(key.pass).uses(graph_, facts_, key)) {
         if (use.field != Field::value || use.index != kRecomputed) continue;
         const OpId op = producers_[use.tensor];
-        if (issued_[op]) continue;
-        issued_[op] = true;
+        if (computed_[op]) continue;
+        computed_[op] = true;
         needed.push_back(op);
-        readers.push_back(of(op, passes_.front()));
+        readers.push_back(of(op, stretch_.again.front()));
       }
     }
+    std::sort(needed.begin(), needed.end());
+    return needed;
   }
 
   const Graph& graph_;
   const GraphFacts& facts_;
-  const std::vector<Pass>& passes_;
+  const Stretch& stretch_;
   std::vector<LaunchKey>& launches_;
   IdVector<TensorId, OpId> producers_;
-  IdVector<OpId, bool> issued_;
+  IdVector<OpId, bool> computed_, gathered_;
 };
 
 }  // namespace
@@ -130,13 +156,11 @@ std::vector<LaunchKey> issue_order(const Graph& graph, const GraphFacts& facts) 
   std::vector<LaunchKey> launches;
   for (const Stretch& stretch : schedule()) {
     // Passes of one stretch alternate operator by operator.
-    OnDemand on_demand(graph, facts, stretch.on_demand, launches);
+    OnDemand on_demand(graph, facts, stretch, launches);
     const auto add = [&](LaunchKey key) {
       for (Pass pass : stretch.passes) {
         key.pass = pass;
-        if (!row_of(pass).wanted(graph, facts, key)) continue;
-        if (!stretch.on_demand.empty()) on_demand.issue_for(key);
-        launches.push_back(key);
+        if (row_of(pass).wanted(graph, facts, key)) on_demand.issue(key);
       }
     };
     const IdRange<OpId> forwards = graph.operators.ids();

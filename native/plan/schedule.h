@@ -13,9 +13,10 @@ namespace flexlegion {
 struct Stretch {
   std::vector<Pass> passes;
   bool backwards = false;  // from the last operator to the first
-  // Passes that run when the stretch needs their results: right before the first launch that reads
-  // them, and in the order of operators.
-  std::vector<Pass> on_demand = {};
+  // Passes that run when the stretch needs their results: those that gather weights, right before
+  // the first launch that reads one; and those that compute again what a launch reads, right before
+  // it, and in the order of operators.
+  std::vector<Pass> gathering = {}, again = {};
 };
 
 const std::vector<Stretch>& schedule();

@@ -86,6 +86,8 @@ class Verifier {
     const std::string field = use.field == Field::gradient    ? "the gradient of "
                               : use.field == Field::partial   ? "partial values of "
                               : use.field == Field::node_sums ? "the nodes' sums of "
+                              : use.field == Field::copy      ? "the gathered value of "
+                              : use.field == Field::reduced   ? "the reduced gradient of "
                               : use.field == Field::state     ? "an optimizer state of "
                                                               : "";
     return field + "'" + graph_.tensors[use.tensor].name + "'";
@@ -121,11 +123,18 @@ class Verifier {
   // The field of the role; but where a tensor has partial values, they are written and, unless
   // something combined them before, read. An update reads the sums of nodes, where there are any.
   Field field_in_plan(const Requirement& r) const {
+    using R = RequirementRole;
     const Field field = row_of(r.role).field;
-    if (r.role == RequirementRole::weight_gradient && plan_.nodes[r.tensor].any()) {
-      return Field::node_sums;
+    if (r.tensor.none()) return field;
+    const Sharding sharding = plan_.sharding[r.tensor];
+    const bool reduced = r.role == R::weight_gradient && sharding != Sharding::states;
+    if (reduced) return Field::reduced;
+    if (r.role == R::weight_gradient || r.role == R::partial_gradient) {
+      return plan_.nodes[r.tensor].any() ? Field::node_sums : field;
     }
-    if (field != Field::value || r.tensor.none()) return field;
+    if (field != Field::value) return field;
+    const bool reads = r.role == R::weight || r.role == R::saved || r.role == R::spread;
+    if (reads && sharding == Sharding::weights) return Field::copy;
     const ValueStack& stack = plan_.values[r.tensor];
     const bool partial = r.role == RequirementRole::output || !stack.summed;
     return stack.slots > 1 && partial ? Field::partial : field;
@@ -245,16 +254,26 @@ class Verifier {
     }
   }
 
+  // A task has the same shard of whatever it touches of a weight.
+  void check_shards(const Requirement& of) const {
+    for (const Requirement& r : launch_->requirements) {
+      if (r.operand != of.operand || r.tensor != of.tensor) continue;
+      if (!touch_alike(without_slots(r), of.rects)) {
+        fail("touches other shards of " + name(r) + " than of " + name(of));
+      }
+    }
+  }
+
   void check_update() {
     for (const Requirement& updated : launch_->requirements) {
-      if (updated.role != RequirementRole::updated) continue;
+      using R = RequirementRole;
+      if (updated.role == R::gathered || updated.role == R::reduced) check_shards(updated);
+      if (updated.role != R::updated) continue;
+      check_shards(updated);
       int states = 0;
       for (const Requirement& r : launch_->requirements) {
-        if (r.operand != updated.operand || r.tensor != updated.tensor) continue;
-        states += r.role == RequirementRole::optimizer_state;
-        if (!touch_alike(without_slots(r), updated.rects)) {
-          fail("touches other shards of " + name(r) + " than it updates");
-        }
+        const bool its = r.operand == updated.operand && r.tensor == updated.tensor;
+        states += its && r.role == R::optimizer_state;
       }
       const int expected = plan_.optimizer.states_of(graph_.tensors[updated.tensor]);
       if (states != expected) fail("lacks a state of " + name(updated));
@@ -455,8 +474,9 @@ class Verifier {
       for (const Requirement& r : launch.requirements) {
         const bool any = volume(r.rects) > 0;
         if (!any || r.privilege == Privilege::write) continue;
-        const bool known =
-            r.field == Field::value || r.field == Field::partial || r.field == Field::node_sums;
+        const bool known = r.field == Field::value || r.field == Field::partial ||
+                           r.field == Field::node_sums || r.field == Field::copy ||
+                           r.field == Field::reduced;
         Place place = r;
         place.buffer = 0;  // of those that were looked up
         if (known && there.count(place) == 0) fail("reads " + name(r) + " before it is written");
@@ -471,9 +491,11 @@ class Verifier {
           check_nodes(r, plan_.nodes[r.tensor].count());
           there.insert(r);
         }
-        if (r.field != Field::value && r.field != Field::state) continue;
+        const bool whole = r.field == Field::value || r.field == Field::copy ||
+                           r.field == Field::reduced || r.field == Field::state;
+        if (!whole) continue;
         check_partition(r, r.rects, 1);
-        if (r.field != Field::value) continue;
+        if (r.field == Field::state) continue;
         if (!written.insert(r).second) fail("writes " + name(r) + ", which was written before");
         there.insert(r);
       }

@@ -281,6 +281,9 @@ void Program::read(Place place, void* host) {
   Field& field = place.field;
   // Where a reduction is split, and nobody but its readers combines it, there is no value.
   if (field == Field::value && values.slots > 1 && !values.summed) field = Field::partial;
+  if (field == Field::gradient && plan_.sharding[place.tensor] != Sharding::states) {
+    field = Field::reduced;
+  }
   place = exact(place);
   if (plan_.tenancies.count(place) > 0) {
     throw std::invalid_argument("tensor '" + what.name + "': its " + name_of(place.field) +

@@ -99,6 +99,12 @@ void Program::create_regions() {
       add(field, stacked, of, type, 0);
     };
     add(Field::value, tensor.shape, content, tensor.type, states_of(t));
+    if (plan_.sharding[t] == Sharding::weights) {
+      add(Field::copy, tensor.shape, content, tensor.type, 0);
+    }
+    if (plan_.sharding[t] != Sharding::states) {
+      add(Field::reduced, tensor.shape, Content::gradients, tensor.gradient_type(), 0);
+    }
     const int nodes = plan_.nodes[t].count(), gradients = plan_.gradients[t].slots;
     const int values = plan_.values[t].slots;
     if (nodes > 0) {
@@ -188,11 +194,14 @@ void Program::add_planned(LaunchId id) {
 }
 
 // Rounds that use the same buffers share a launch. After the first round, what is contributed to a
-// weight's gradient adds to what earlier rounds have.
+// weight's gradient adds to what earlier rounds have; or if each round's contributions are reduced,
+// what they sum to does.
 int Program::add_round(LaunchId id, int round) {
   const auto adds = [&](const Requirement& r) {
-    return round > 0 && r.role == RequirementRole::contribution &&
-           graph_.tensors[r.tensor].kind == TensorKind::weight;
+    const bool contributes = r.role == RequirementRole::contribution &&
+                             graph_.tensors[r.tensor].kind == TensorKind::weight &&
+                             plan_.sharding[r.tensor] == Sharding::states;
+    return round > 0 && (contributes || r.role == RequirementRole::reduced);
   };
   std::vector<int> variant;
   for (const Requirement& r : plan_.launches[id].requirements) {
@@ -204,7 +213,7 @@ int Program::add_round(LaunchId id, int round) {
   for (Requirement& r : planned.requirements) {
     if (!adds(r)) continue;
     r.privilege = Privilege::read_write;
-    r.adds.assign(r.rects.size(), true);
+    if (r.role == RequirementRole::contribution) r.adds.assign(r.rects.size(), true);
   }
   RuntimeLaunch launch;
   launch.task = MachineState::get().task_id(task_name(graph_, planned, optimizer_));

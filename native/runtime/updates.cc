@@ -1,5 +1,5 @@
 // The bodies of updates, of the launches that find by how much to clip gradients, and of those that
-// sum gradients inside nodes and spread what was updated.
+// gather and spread weights, and sum their gradients inside nodes or shard by shard.
 //
 // An update's task has a shard of one operator's weights. For each weight it finds value, optimizer
 // states and gradient among its views; the device's update() does the rest, block by block
@@ -26,11 +26,13 @@ namespace {
 
 // Scratch slots of this file; kernels use the lower ones.
 constexpr int kLookedUpSlot = 3100;  // + requirement
+constexpr int kReducedSlot = 4100;
 
 // What an update or norm launch has for one weight: positions among its requirements.
 struct UpdatedWeight {
   std::size_t value = 0;
   std::ptrdiff_t gradient = -1;  // of a table: none
+  bool reduced = false;          // whether the gradient is no stack, but the sum of one
   std::vector<std::size_t> states;
   struct Lookup {
     std::ptrdiff_t tokens = -1;
@@ -52,6 +54,7 @@ std::vector<UpdatedWeight> updated_weights(const Graph& graph, const Launch& pla
     switch (r.role) {
       case RequirementRole::weight_gradient:
         weight.gradient = static_cast<std::ptrdiff_t>(i);
+        weight.reduced = r.field == Field::reduced;
         break;
       case RequirementRole::looked_up_tokens:
         weight.lookups[{r.lookup, r.buffer}].tokens = static_cast<std::ptrdiff_t>(i);
@@ -107,7 +110,8 @@ WeightGradient gradient_in(const LeafContext& context, const UpdatedWeight& weig
   const auto& views = context.views;
   WeightGradient gradient;
   if (weight.gradient >= 0) {
-    gradient.stack = views[static_cast<std::size_t>(weight.gradient)];
+    const TensorView& view = views[static_cast<std::size_t>(weight.gradient)];
+    gradient.stack = weight.reduced && view.present() ? in_one_slot(view) : view;
     return gradient;
   }
   gradient.of_table = true;
@@ -190,28 +194,65 @@ LaunchBody clip_body(const PlannedWork& work) {
   }};
 }
 
+// Of each weight, what a shard is taken from, and what it is written to: requirements.
+struct ShardMove {
+  std::size_t from = 0, to = 0;
+};
+std::map<TensorId, ShardMove> shard_moves(const Launch& planned, RequirementRole to) {
+  std::map<TensorId, ShardMove> moves;
+  for (std::size_t i = 0; i < planned.requirements.size(); ++i) {
+    const Requirement& r = planned.requirements[i];
+    (r.role == to ? moves[r.tensor].to : moves[r.tensor].from) = i;
+  }
+  return moves;
+}
+
 // Sums a node's partial gradients of a shard. A node that has contributed nothing to it has zeros.
 LaunchBody node_sum_body(const PlannedWork& work) {
-  struct Weight {
-    std::size_t partial = 0, sum = 0;  // requirements
-  };
-  std::map<TensorId, Weight> weights;
-  for (std::size_t i = 0; i < work.launch.requirements.size(); ++i) {
-    const Requirement& r = work.launch.requirements[i];
-    Weight& weight = weights[r.tensor];
-    (r.role == RequirementRole::node_gradient ? weight.partial : weight.sum) = i;
-  }
-  return {[weights](LeafContext& context) {
+  return {[moves = shard_moves(work.launch, RequirementRole::node_sum)](LeafContext& context) {
     const DeviceFunctions& device = *context.device;
-    for (const auto& [tensor, weight] : weights) {
-      const TensorView& sum = context.views[weight.sum];
+    for (const auto& [weight, move] : moves) {
+      const TensorView& sum = context.views[move.to];
       if (!sum.present()) continue;
       const TensorView to = slot_of(sum, sum.tile.lo[0]);
-      const TensorView& partial = context.views[weight.partial];
+      const TensorView& partial = context.views[move.from];
       if (partial.present()) {
         combine(partial, device.add, to, device);
       } else {
         device.zero(to);
+      }
+    }
+  }};
+}
+
+// Copies shards to where readers of the weights get them from.
+LaunchBody gather_body(const PlannedWork& work) {
+  return {[moves = shard_moves(work.launch, RequirementRole::gathered)](LeafContext& context) {
+    for (const auto& [weight, move] : moves) {
+      const TensorView& copy = context.views[move.to];
+      if (copy.present()) context.device->copy(copy, context.views[move.from]);
+    }
+  }};
+}
+
+// Sums partial gradients, or nodes' sums, of shards. Behind the first micro-batch, they are added
+// to the sums so far.
+LaunchBody reduce_body(const PlannedWork& work) {
+  const auto moves = shard_moves(work.launch, RequirementRole::reduced);
+  const bool adds = std::any_of(
+      work.launch.requirements.begin(), work.launch.requirements.end(), [](const Requirement& r) {
+        return r.role == RequirementRole::reduced && r.privilege == Privilege::read_write;
+      });
+  return {[moves, adds](LeafContext& context) {
+    const DeviceFunctions& device = *context.device;
+    for (const auto& [weight, move] : moves) {
+      const TensorView& sum = context.views[move.to];
+      if (!sum.present()) continue;
+      const TensorView& partial = context.views[move.from];
+      if (adds) {
+        device.add(sum, combined(partial, device.add, kReducedSlot, device));
+      } else {
+        combine(partial, device.add, sum, device);
       }
     }
   }};
@@ -222,6 +263,12 @@ LaunchBody spread_body(const PlannedWork&) {
   return {[](LeafContext&) {}};
 }
 
+const RegisterPassBody kGather(Pass::gather, KernelsOf::none, gather_body);
+const RegisterPassBody kGatherSpread(Pass::gather_spread, KernelsOf::none, spread_body);
+const RegisterPassBody kAgainGather(Pass::again_gather, KernelsOf::none, gather_body);
+const RegisterPassBody kAgainSpread(Pass::again_spread, KernelsOf::none, spread_body);
+const RegisterPassBody kNodeReduce(Pass::node_reduce, KernelsOf::none, node_sum_body);
+const RegisterPassBody kReduce(Pass::reduce, KernelsOf::none, reduce_body);
 const RegisterPassBody kNodeSum(Pass::node_sum, KernelsOf::none, node_sum_body);
 const RegisterPassBody kSpread(Pass::spread, KernelsOf::none, spread_body);
 const RegisterPassBody kUpdate(Pass::update, KernelsOf::optimizers, update_body);

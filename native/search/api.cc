@@ -119,6 +119,11 @@ int fl_chain_exhaust(fl_chain* chain, double seconds, fl_branches* out) {
     if (std::find(again.begin(), again.end(), true) != again.end()) {
       throw std::invalid_argument("an exhaustive search has nothing run again");
     }
+    const auto& sharding = chain->problem.facts.sharding;
+    if (std::any_of(sharding.begin(), sharding.end(),
+                    [](fl::Sharding its) { return its != fl::Sharding::states; })) {
+      throw std::invalid_argument("an exhaustive search shards no gradients and no weights");
+    }
     auto& search = chain->exhaustive;
     if (!search) search.emplace(chain->problem, chain->chain.best());
     const bool complete = search->run(seconds);

@@ -14,6 +14,7 @@
 #include <numeric>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 
 #include "sim/memory.h"
 #include "support/error.h"
@@ -229,17 +230,20 @@ void check_split(const fl::Problem& problem, fl::OpId op, const fl_split& its, s
 }  // namespace
 
 const fl::Problem& fl_problem::of(const fl_strategy& strategy) {
-  std::set<fl::OpId> again;
+  Order order;
   for (const auto& [op, config] : fl::configs_of(strategy)) {
     checked_op(problem.graph, op.value);
-    if (config.again) again.insert(op);
+    const fl::Sharding sharding = fl::sharding_of(problem, op, config);
+    if (config.again || sharding != fl::Sharding::states) order[op] = {config.again, sharding};
   }
-  if (again.empty()) return problem;
+  if (order.empty()) return problem;
   const std::lock_guard<std::mutex> lock(mutex_);
-  std::unique_ptr<fl::Problem>& known = recomputing_[again];
+  std::unique_ptr<fl::Problem>& known = in_other_orders_[order];
   if (!known) {
     known = std::make_unique<fl::Problem>(problem);
-    for (fl::OpId op : again) known->graph.operators[op].again = true;
+    for (const auto& [op, its] : order) {
+      std::tie(known->graph.operators[op].again, known->graph.operators[op].sharding) = its;
+    }
     known->facts = fl::facts_of(known->graph, known->outputs, problem.facts.optimizer);
   }
   return *known;
@@ -262,6 +266,11 @@ fl::PartialStrategy fl::configs_of(const fl::Problem& problem, const fl_strategy
     if (config.again != problem.graph.operators[op].again) {
       throw std::invalid_argument("operator '" + problem.graph.operators[op].name +
                                   "': whether it is run again is not what a proposal can change");
+    }
+    if (fl::sharding_of(problem, op, config) != problem.graph.operators[op].sharding) {
+      throw std::invalid_argument("operator '" + problem.graph.operators[op].name +
+                                  "': what of its weights is sharded is not what a proposal can "
+                                  "change");
     }
     // Choices that make no difference are dropped, so that equal strategies compare equal.
     const bool shares = problem.split(op, entry->second).can_sum_by_shards;
@@ -289,7 +298,7 @@ fl::StrategyArrays fl::arrays_of(const fl::Problem& problem, const PricedStrateg
     const PricedConfig& config = strategy[op];
     configs.push_back({problem.split(op, config.split).degrees, config.devices, config.sums,
                        config.hierarchical && can_be_hierarchical(problem, op), config.buffers,
-                       problem.graph.operators[op].again});
+                       problem.graph.operators[op].again, problem.graph.operators[op].sharding});
   }
   return StrategyArrays(std::move(configs));
 }

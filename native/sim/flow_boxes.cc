@@ -22,7 +22,9 @@ using R = RequirementRole;
 Content content_of(const Graph& graph, const Place& place) {
   if (of_iteration(place.field)) return Content::weight_gradient;
   if (place.field == Field::state) return Content::optimizer_state;
-  if (place.field == Field::node_sums) return Content::weight_gradient;
+  if (place.field == Field::node_sums || place.field == Field::reduced) {
+    return Content::weight_gradient;
+  }
   const TensorKind kind = graph.tensors[place.tensor].kind;
   const bool weight = kind == TensorKind::weight;
   if (place.field == Field::gradient) {
@@ -61,7 +63,7 @@ void FlowRules::box_gradient(const View& view, int k) {
     box(device, rect.in_slots(node, node + 1), true);
     return;
   }
-  if (use.role == R::weight_gradient && node >= 0) {
+  if (use.sums_gradient() && node >= 0) {
     box(device, rect.in_slots(0, placements_.nodes(use.tensor).count()), false);
     return;
   }
@@ -105,6 +107,8 @@ std::uint64_t FlowRules::tenant_key(const Place& place) {
     slots = contributions_.slots();
   } else if (place.field == Field::partial) {
     slots = placements_.stack(place.tensor).slots;
+  } else if (place.field == Field::node_sums) {
+    slots = placements_.nodes(place.tensor).count();
   }
   if (boxed_.empty()) return 0;
   std::sort(boxed_.begin(), boxed_.end());

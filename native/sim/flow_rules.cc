@@ -57,9 +57,9 @@ std::vector<std::int64_t> FlowRules::times(int launch, const std::vector<int>& d
   }
   const Split& split = problem_.split(key.op, configs_[key.op].split);
   std::vector<std::int64_t> times;
-  if (row.price == Price::of_bytes) {  // those of partial values, which tasks combine
+  if (row.price == Price::of_bytes) {
     for (const ShardTask& task : placements_.shard_tasks(key)) {
-      times.push_back(sum_task_time(problem_, key.op, split.partial_values, task));
+      times.push_back(shard_task_time(key, split, task));
     }
     return times;
   }
@@ -67,6 +67,25 @@ std::vector<std::int64_t> FlowRules::times(int launch, const std::vector<int>& d
     times.push_back(split.time(key.pass, problem_.machine.kind_of[devices[k]], k));
   }
   return times;
+}
+
+// Of a task that combines partial values of outputs, or copies or sums something of its shards of
+// weights. What is summed of gradients, flows say.
+std::int64_t FlowRules::shard_task_time(const LaunchKey& key, const Split& split,
+                                        const ShardTask& task) {
+  if (row_of(key.pass).shares == Shares::outputs) {
+    return sum_task_time(problem_, key.op, split.partial_values, task);
+  }
+  std::int64_t bytes = 0;
+  const auto operands = shared_operands(problem_.graph, problem_.facts, key.op, Shares::weights);
+  for (const Use& use : uses_of(problem_.graph, problem_.facts, key)) {
+    if (use.role != R::gathered) continue;
+    for (const auto& [which, shard] : task.shards) {
+      if (operands[static_cast<std::size_t>(which)] != use.operand) continue;
+      bytes += shard.volume() * element_bytes(type_of(problem_.graph, use));
+    }
+  }
+  return time_of_bytes(problem_, key.pass, task.device, bytes);
 }
 
 // How much longer a task takes beside busy neighbours: as was measured of its split, or of the rate
@@ -189,7 +208,7 @@ void FlowRules::carry(const PlaceUses& its) {
 // What computes a value writes it, or partial values; and these to who sums them, or to all who
 // read the value. An update reads partial gradients, or nodes' sums of them.
 bool FlowRules::takes_part(const FlowUse& use, const Place& place) {
-  if (use.role == R::weight_gradient) {
+  if (use.sums_gradient()) {
     return placements_.nodes(use.tensor).any() == (place.field == Field::node_sums);
   }
   if (use.role != R::output) return true;
@@ -226,7 +245,8 @@ FlowRules::View FlowRules::view_of(const FlowUse& use) {
     const SummingNodes& nodes = placements_.nodes(use.tensor);
     for (int device : *view.devices) view.nodes.push_back(nodes.of(problem_.graph, device));
   }
-  const bool value = use.field == Field::value || use.field == Field::partial;
+  const bool value =
+      use.field == Field::value || use.field == Field::partial || use.field == Field::copy;
   if (value) view.terms = placements_.terms(key, use);
   return view;
 }
@@ -445,8 +465,11 @@ Flow FlowRules::finish(const FlowId& id) {
     const Pass pass = launch_graph_.launches[id.fed[i]].pass;
     if (row_of(pass).price == Price::of_bytes) {
       const auto& devices = blocks_[id.fed[i]].device;
+      // Of a launch in the middle of the iteration, its own time has what it takes for nothing.
+      const bool all = row_of(pass).closing;
       for (std::size_t k = 0; k < devices.size(); ++k) {
-        fed_[i].times[k] = fed_[i].bytes[k].time(problem_, pass, devices[k]);
+        fed_[i].times[k] = fed_[i].bytes[k].time(problem_, pass, devices[k]) -
+                           (all ? 0 : time_of_bytes(problem_, pass, devices[k], 0));
       }
     }
     for (std::int64_t time : fed_[i].times) longer = longer || time > 0;

@@ -20,14 +20,12 @@ void FlowRules::take_turns(const FlowId& id) {
     const Flow& flow = *flows_[tenant];
     if (flow.tenant != 0 && flow.local.empty() != id.local) sharing[flow.tenant].push_back(tenant);
   }
-  const auto again = [this](int tenant) {
-    return launch_graph_.flows[tenant].places.front().place.index == kRecomputed;
-  };
+  const auto waits = [this](int tenant) { return launch_graph_.flows[tenant].takes_turns; };
   for (const auto& [key, tenants] : sharing) {
     for (std::size_t i = 0; i + 1 < tenants.size(); ++i) {
-      if (again(tenants[i + 1])) hand_over(tenants[i], tenants[i + 1], false);
+      if (waits(tenants[i + 1])) hand_over(tenants[i], tenants[i + 1], false);
     }
-    if (!again(tenants.front())) continue;
+    if (!waits(tenants.front())) continue;
     buffers_ = flows_[tenants.front()]->buffers;
     hand_over(tenants.back(), tenants.front(), true);
   }

@@ -4,7 +4,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -14,15 +13,17 @@
 struct fl_problem {
   explicit fl_problem(flexlegion::Problem its) : problem(std::move(its)), facts(problem.facts) {}
 
-  // That of strategies which have the same operators run again.
+  // That of strategies with the same order of issue: which have the same operators run again, and
+  // shard the same weights.
   const flexlegion::Problem& of(const fl_strategy& strategy);
 
-  flexlegion::Problem problem;  // none is run again
+  flexlegion::Problem problem;  // where none is run again, nor sharded
   flexlegion::FactsArrays facts;
 
  private:
   std::mutex mutex_;
-  std::map<std::set<flexlegion::OpId>, std::unique_ptr<flexlegion::Problem>> recomputing_;
+  using Order = std::map<flexlegion::OpId, std::pair<bool, flexlegion::Sharding>>;
+  std::map<Order, std::unique_ptr<flexlegion::Problem>> in_other_orders_;
 };
 
 struct fl_simulator {

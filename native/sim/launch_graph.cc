@@ -101,7 +101,7 @@ void LaunchGraph::find_uses(const Problem& problem) {
     for (const Use& use : of_launch.back()) {
       if (use.buffer > 0) continue;  // as the first micro-batch's
       uses_[use].push_back({use, l});
-      if (use.role == R::weight_gradient) {
+      if (use.sums_gradient()) {
         Place sums = use;
         sums.field = Field::node_sums;
         uses_[sums].push_back({use, l});
@@ -144,7 +144,8 @@ Comes LaunchGraph::comes_by(const Use& use, int launch,
   }
   if (row.shares == Shares::weights) {
     for (int alike : launches_sharing(key.op, {Shares::weights})) {
-      if (alike < launch && used_by(alike)) return Comes::found;
+      const Use* before = alike < launch ? used_by(alike) : nullptr;
+      if (before != nullptr && !writes(*before)) return Comes::found;
     }
   }
   Comes comes = Comes::held;
@@ -193,6 +194,7 @@ void LaunchGraph::find_tensor_flows(const Problem& problem, TensorId t) {
   PlaceUses value = uses_at({t, Field::value}), partial = uses_at({t, Field::partial});
   PlaceUses gradient = uses_at({t, Field::gradient});
   const bool weight = problem.graph.tensors[t].kind == TensorKind::weight;
+  if (weight && problem.facts.reduces(t)) find_shard_flows(problem, t);
   // What no other operator reads takes memory, too: what an operator saves for its own backward
   // pass, say.
   const bool kept = weight ? problem.facts.owner[t].none() : !written(value);
@@ -213,8 +215,13 @@ void LaunchGraph::find_tensor_flows(const Problem& problem, TensorId t) {
                     uses_at({t, Field::partial, kRecomputed}));
   }
   if (!written(gradient)) return;
-  // Gradients go the way back, and their reader sums the partial ones: it is fed.
-  FlowId back{FlowKind::gradient, {}, t};
+  add_gradient_flow(std::move(gradient), false);
+}
+
+// Gradients go the way back, and their reader sums the partial ones: it is fed.
+void LaunchGraph::add_gradient_flow(PlaceUses gradient, bool takes_turns) {
+  FlowId back{FlowKind::gradient, {}, gradient.place.tensor};
+  back.takes_turns = takes_turns;
   for (const FlowUse& use : gradient.uses) {
     if (!writes(use)) back.fed.push_back(use.launch);
   }
@@ -224,11 +231,24 @@ void LaunchGraph::find_tensor_flows(const Problem& problem, TensorId t) {
   add_flow(std::move(back));
 }
 
+// What is gathered of a weight is like a value that the gather launch computes, and its gradient is
+// summed like one of an activation, be it by way of nodes' sums. The shards themselves are in the
+// flow of the weights that the operator updates.
+void LaunchGraph::find_shard_flows(const Problem& problem, TensorId t) {
+  for (int index : {0, kRecomputed}) {
+    PlaceUses copy = uses_at({t, Field::copy, index});
+    if (!copy.uses.empty()) add_value_flows(std::move(copy), {});
+  }
+  add_gradient_flow(uses_at({t, Field::gradient}), true);
+  if (problem.graph.has_several_nodes()) add_gradient_flow(uses_at({t, Field::node_sums}), true);
+}
+
 // A value goes to who reads it. Where a reduction can be split, there are two flows: partial values
 // to who sums them, and the value, or partial values, to who reads it.
 void LaunchGraph::add_value_flows(PlaceUses value, PlaceUses partial) {
   const bool summed = is_summed(value.place);
   FlowId id{FlowKind::value, {}, value.place.tensor};
+  id.takes_turns = value.place.field == Field::copy || value.place.index == kRecomputed;
   id.places = {std::move(value)};
   for (const FlowUse& use : id.places.front().uses) {
     const bool reads = use.launch < static_cast<int>(launches.size()) && !writes(use);
@@ -240,15 +260,15 @@ void LaunchGraph::add_value_flows(PlaceUses value, PlaceUses partial) {
   add_flow(std::move(id));
   if (!summed) return;
   FlowId summing{FlowKind::partial, {}, partial.place.tensor};
+  summing.takes_turns = partial.place.index == kRecomputed;
   summing.places = {std::move(partial)};
   add_flow(std::move(summing));
 }
 
-// Who computes a value again waits until its register is free, as nothing else may hold it back: it
-// could compute the value before the backward pass begins. Of other values that is left out, which
-// come after those that had their registers before anyway.
+// Who computes a value again, say, waits until its register is free (FlowId::takes_turns). Of other
+// values that is left out, which come after those that had their registers before anyway.
 void LaunchGraph::find_turns() {
-  const auto again = [this](int f) { return flows[f].places.front().place.index == kRecomputed; };
+  const auto waits = [this](int f) { return flows[f].takes_turns; };
   const auto begins = [this](int f) { return flows[f].places.front().uses.front().launch; };
   for (const bool local : {false, true}) {
     std::map<int, std::vector<int>> tenants_of;  // a register: flows
@@ -257,7 +277,7 @@ void LaunchGraph::find_turns() {
       if (number >= 0) tenants_of[number].push_back(f);
     }
     for (auto& [number, tenants] : tenants_of) {
-      if (tenants.size() < 2 || std::none_of(tenants.begin(), tenants.end(), again)) continue;
+      if (tenants.size() < 2 || std::none_of(tenants.begin(), tenants.end(), waits)) continue;
       std::sort(tenants.begin(), tenants.end(),
                 [&](int a, int b) { return begins(a) < begins(b); });
       FlowId id{FlowKind::turns};
@@ -277,15 +297,17 @@ void LaunchGraph::find_weight_flows(const Problem& problem) {
     FlowId id{FlowKind::weights, op};
     for (const Use& use : uses_of(problem.graph, problem.facts, launches[update])) {
       if (use.buffer > 0) continue;
-      const bool travels = use.field == Field::gradient || writes(use);
+      const bool travels =
+          use.field == Field::gradient || use.field == Field::reduced || writes(use);
       if (travels) id.places.push_back(uses_at(use));
-      if (use.role != R::weight_gradient) continue;
+      if (!use.sums_gradient()) continue;
       Place sums = use;
       sums.field = Field::node_sums;
       id.places.push_back(uses_at(sums));
     }
     for (int launch : launches_sharing(op, {Shares::weights, Shares::nodes})) {
-      if (row_of(launches[launch].pass).price == Price::of_bytes) id.fed.push_back(launch);
+      const PassRow& row = row_of(launches[launch].pass);
+      if (row.closing && row.price == Price::of_bytes) id.fed.push_back(launch);
     }
     add_flow(std::move(id));
   }
@@ -384,9 +406,13 @@ void LaunchGraph::group_flows(const Problem& problem) {
   std::map<std::vector<int>, int> groups;
   for (FlowId& id : flows) {
     std::vector<int> key = {static_cast<int>(id.kind), id.writers, static_cast<int>(id.fed.size())};
-    // Flows of weights and of the iteration are one of a kind: they have several tensors, or none.
+    // Flows of weights and of the iteration are one of a kind: they have several tensors, or none,
+    // and which devices have shards goes by the operator.
+    const bool of_weight =
+        !id.tensor.none() && problem.graph.tensors[id.tensor].kind == TensorKind::weight;
     const bool of_tensor =
-        id.kind == FlowKind::value || id.kind == FlowKind::partial || id.kind == FlowKind::gradient;
+        !of_weight && (id.kind == FlowKind::value || id.kind == FlowKind::partial ||
+                       id.kind == FlowKind::gradient);
     if (!of_tensor) key.push_back(-1 - number_of(id));  // one of a kind
     key.push_back((id.registers.alike >= 0 ? 1 : 0) + (id.registers.local >= 0 ? 2 : 0));
     for (int party : id.parties) key.push_back(static_cast<int>(launches[party].pass));

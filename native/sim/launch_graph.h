@@ -19,15 +19,17 @@ namespace flexlegion {
 
 // Names a flow by what it carries.
 enum class FlowKind {
-  value,     // of an activation or input: from its producer to its readers
-  gradient,  // of an activation: from its readers to its producer
+  value,     // of an activation or input: from its producer to its readers; or of what is gathered
+             // of a weight
+  gradient,  // of an activation: from its readers to its producer; of a weight that is sharded, to
+             // who reduces it
   weights,   // of an operator: gradients to update tasks (of a table: those of what was looked up),
              // by way of nodes' sums or not; updated shards to who reads them next, or to the
              // tasks that spread them, and from these to who reads them
   iteration,  // of a field of the iteration: from tasks that write elements to those that read all
   partial,    // of an activation's value: from forward tasks to those that sum
   kept,       // of a tensor that training does not change: nothing moves, but who uses it holds it
-  turns,      // of a register for values that are computed again: who has it next waits
+  turns,      // of a register for what is computed or gathered on demand: who has it next waits
 };
 
 // How the tasks of a launch come by what they use.
@@ -70,6 +72,10 @@ struct FlowId {
   std::vector<int> fed = {};           // launches whose tasks' times depend on what it brings
   std::vector<OpId> ops = {};          // whose configurations it depends on
   RegisterNumbers registers = {};      // of its only place, if that has any (plan/registers.h)
+  // Whether who writes that place waits for the register, as nothing else may hold it back: what is
+  // computed again could be before the backward pass begins, weights could all be gathered at once,
+  // and partial gradients be there long before they are reduced.
+  bool takes_turns = false;
   // Of `turns`: the register, and the flows of those that take turns in it, in their order.
   int register_number = -1;
   bool local = false;
@@ -142,6 +148,8 @@ struct LaunchGraph {
   std::vector<int> launches_sharing(OpId op, std::initializer_list<Shares> which) const;
   void find_tensor_flows(const Problem& problem, TensorId tensor);
   void add_value_flows(PlaceUses value, PlaceUses partial);
+  void add_gradient_flow(PlaceUses gradient, bool takes_turns);
+  void find_shard_flows(const Problem& problem, TensorId tensor);
   void find_turns();
   void find_weight_flows(const Problem& problem);
   void find_iteration_flows();

@@ -130,8 +130,9 @@ std::vector<std::int64_t> peak_memory(const TaskGraph& graph, const Timeline& li
       now += bytes;
       peak = std::max(peak, now);
     }
-    // Lives that span several rounds have gaps, in which others of the same register live.
-    held[m] = line.rounds > 1 ? std::min(peak, graph.memory()[m]) : peak;
+    // Lives that span several rounds have gaps, in which others of the same register live. And not
+    // every task that has to wait for its register does so here (FlowId::takes_turns).
+    held[m] = std::min(peak, graph.memory()[m]);
   }
   return held;
 }

@@ -1,6 +1,7 @@
 // What a simulation is about: the operator graph, the device topology, and what tasks cost there.
 // It does not change while strategies come and go. But strategies that have other operators run
-// again have another order of issue: they are of another problem, which shares machine and costs.
+// again, or shard other weights, have another order of issue: they are of another problem, which
+// shares machine and costs.
 #pragma once
 
 #include <algorithm>
@@ -118,9 +119,18 @@ struct Problem {
 // Whether the gradients of an operator's weights can be summed inside nodes: it has some, and the
 // machine has several nodes.
 inline bool can_be_hierarchical(const Problem& problem, OpId op) {
-  LaunchKey key{Pass::node_sum};
-  key.op = op;
-  return row_of(key.pass).wanted(problem.graph, problem.facts, key);
+  const auto wanted = [&](Pass pass) {
+    LaunchKey key{pass};
+    key.op = op;
+    return row_of(key.pass).wanted(problem.graph, problem.facts, key);
+  };
+  return wanted(Pass::node_sum) || wanted(Pass::node_reduce);
+}
+
+// What of an operator's weights a configuration shards; of one without weights, nothing.
+inline Sharding sharding_of(const Problem& problem, OpId op, const ParallelConfig& config) {
+  return problem.facts.summed_weights(problem.graph, op).empty() ? Sharding::states
+                                                                 : config.sharding;
 }
 
 // A parallelization configuration whose degrees stand in the cost table. Equal strategies have

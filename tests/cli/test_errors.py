@@ -165,7 +165,7 @@ def test_keys_of_an_entry(of_file: Callable[[str], str], mlp: dict[str, Any]) ->
     text = of_file(json.dumps(mlp))
     assert text == (
         "operator 'output' needs the keys 'degrees' and 'devices', and may have 'sums', "
-        "'hierarchical', 'buffers' and 'again'"
+        "'hierarchical', 'buffers', 'again' and 'sharding'"
     )
 
 

@@ -113,3 +113,15 @@ def test_programs_recompute_nothing(to: str) -> None:
     assert replaced.reason == "programs compute nothing again for the backward pass"
     assert replaced.cost_ns < 0
     assert not any(config.again for config in done.strategy.values())
+
+
+@pytest.mark.parametrize("to", TARGETS)
+@pytest.mark.parametrize(("strategy", "kept"), [("data+zero2", "gradients"), ("fsdp", "weights")])
+def test_programs_shard_no_weights(to: str, strategy: str, kept: str) -> None:
+    """Which is said: programs move less, and need more memory."""
+    done = export("gpt", "p100x2", strategy, to)
+    assert done.replaced
+    for replaced in done.replaced:
+        assert replaced.reason.startswith(f"programs keep {kept}")
+        assert replaced.reason.endswith("whole on each device")
+    assert {config.sharding for config in done.strategy.values()} == {"states"}

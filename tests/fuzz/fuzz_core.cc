@@ -65,7 +65,7 @@ auto checked(Call&& call) {
 class Strategy {
  public:
   void set(Source& random, int op, std::vector<std::int32_t> degrees,
-           std::vector<std::int32_t> devices, bool again) {
+           std::vector<std::int32_t> devices, bool again, int sharding) {
     int n_degrees = static_cast<int>(degrees.size()), n_devices = static_cast<int>(devices.size());
     if (random.hostile && random.chance(0.01)) n_degrees = random.between(-1, n_degrees + 1);
     if (random.hostile && random.chance(0.01)) n_devices = random.between(-1, n_devices + 1);
@@ -74,6 +74,7 @@ class Strategy {
     const int sums = random.twisted32(random.upto(FL_SUMS_SHARDS));
     const int buffers = random.twisted32(random.between(1, 4));
     configs_.push_back({op, n_degrees, n_devices, sums, random.chance(0.6), buffers, again,
+                        random.twisted32(sharding),
                         numbers_.emplace_back(std::move(degrees)).data(),
                         numbers_.emplace_back(std::move(devices)).data()});
     view_ = {static_cast<std::int32_t>(configs_.size()), configs_.data()};
@@ -201,10 +202,12 @@ class Sequence {
     for (std::int64_t k = std::min<std::int64_t>(product(degrees), 64); k > 0; --k) {
       devices.push_back(random_.twisted32(random_.upto(std::max(devices_, 1) - 1)));
     }
-    // A strategy's proposals cannot change what is run again.
+    // A strategy's proposals cannot change what is run again, or sharded.
+    const auto o = static_cast<std::size_t>(op);
     const bool other = random_.hostile && random_.chance(0.01);
-    const bool again = again_[static_cast<std::size_t>(op)] != other;
-    strategy.set(random_, random_.twisted32(op), degrees, devices, again);
+    const bool mixed = random_.hostile && random_.chance(0.01);
+    const int sharding = mixed ? random_.upto(FL_SHARDING_WEIGHTS) : sharding_[o];
+    strategy.set(random_, random_.twisted32(op), degrees, devices, again_[o] != other, sharding);
   }
 
   void set_all(Strategy& strategy) {
@@ -216,6 +219,12 @@ class Sequence {
         again_[o] = !facts_.ops[o].is_loss && random_.chance(often);
       }
     }
+    if (random_.chance(0.3)) {
+      const double often = random_.one_of(shares_);
+      for (int& sharding : sharding_) {
+        sharding = random_.chance(often) ? random_.upto(FL_SHARDING_WEIGHTS) : 0;
+      }
+    }
     for (int op = 0; op < ops(); ++op) {
       if (!random_.hostile || !random_.chance(0.01)) set(op, strategy);
     }
@@ -224,6 +233,7 @@ class Sequence {
   void plan() {
     splits_.assign(facts_.ops.size(), {});
     again_.assign(facts_.ops.size(), false);
+    sharding_.assign(facts_.ops.size(), 0);
     Strategy strategy;
     set_all(strategy);
     fl_plan_arrays all;
@@ -527,7 +537,8 @@ class Sequence {
   bool in_space_ = false;
   bool classes_ = true;  // whether each operator is of a class of its own
   std::vector<std::vector<std::vector<std::int32_t>>> splits_;  // an operator: degrees
-  std::vector<bool> again_;  // an operator: whether the last strategy has it run again
+  std::vector<bool> again_;    // an operator: whether the last strategy has it run again
+  std::vector<int> sharding_;  // and what of its weights it shards
   std::vector<double> shares_ = {0, 0.3, 0.9};
   std::vector<double> temperatures_ = {0.01, 0.01, 0.1, 0.5, 1e-300, 0, -1, 1e7, 0.0 / zero_};
   std::vector<std::int64_t> proposals_ = {0, 1, 5, 20, 40, -1, std::int64_t{1} << 62};

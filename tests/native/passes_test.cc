@@ -27,7 +27,7 @@ TEST_CASE("every pass stands in one stretch, with others of its kind, behind wha
     CAPTURE(row.name);
     int times = 0;
     for (const Stretch& stretch : schedule()) {
-      for (const auto* passes : {&stretch.passes, &stretch.on_demand}) {
+      for (const auto* passes : {&stretch.passes, &stretch.gathering, &stretch.again}) {
         times += static_cast<int>(std::count(passes->begin(), passes->end(), row.pass));
       }
     }

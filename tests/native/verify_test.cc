@@ -143,7 +143,7 @@ TEST_CASE("an update of other shards") {
   Broken broken;
   Requirement& state = broken.requirement(0, Pass::update, R::optimizer_state, broken.net.b);
   state.rects[0].hi[0] = 1;
-  broken.check("update 'dense': touches other shards of an optimizer state of 'b' than it updates");
+  broken.check("update 'dense': touches other shards of an optimizer state of 'b' than of 'b'");
   state.rects[0].hi[0] = 2;
   auto& requirements = broken.launch(0, Pass::update).requirements;
   requirements.pop_back();

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from flexlegion import Model, ParallelConfig, Strategy, UserError
 from flexlegion.graph.graph import Graph
 from flexlegion.known_strategies import resolve
 from flexlegion.machine.devices import Devices
+from flexlegion.strategy.configuration import SHARDING, SUMS
 from flexlegion.zoo import ZOO, build
 
 DEVICES = Devices.of(cpus=3)
@@ -30,17 +32,28 @@ def graph() -> Graph:
 DEGREES = st.integers(-(2**40), 2**40)
 
 
-def config(degrees: dict[str, int] | list[int], devices: list[str], sums: str) -> ParallelConfig:
+def config(
+    degrees: dict[str, int] | list[int], devices: list[str], choices: dict[str, Any]
+) -> ParallelConfig:
     named = tuple(degrees) if isinstance(degrees, dict) else None
     values = degrees.values() if isinstance(degrees, dict) else degrees
-    return ParallelConfig(tuple(values), tuple(devices), sums, named)
+    return ParallelConfig(tuple(values), tuple(devices), dims=named, **choices)
 
 
 CONFIGS = st.builds(
     config,
     st.lists(DEGREES, max_size=5) | st.dictionaries(st.text(max_size=8), DEGREES, max_size=5),
     st.lists(st.text(max_size=8), max_size=8),
-    st.sampled_from(["readers", "shards"]),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "sums": st.sampled_from(SUMS),
+            "hierarchical": st.booleans(),
+            "buffers": st.integers(1, 9),
+            "again": st.booleans(),
+            "sharding": st.sampled_from(SHARDING),
+        },
+    ),
 )
 
 
@@ -242,7 +255,7 @@ ENTRIES = [{}, [], 1, None, {"degrees": [1]}, {"degrees": [1], "devices": [], "d
 def test_entry(tmp_path: Path, entry: object) -> None:
     assert load_text(tmp_path, with_entry(entry)) == (
         "operator 'fc' needs the keys 'degrees' and 'devices', and may have 'sums', "
-        "'hierarchical', 'buffers' and 'again'"
+        "'hierarchical', 'buffers', 'again' and 'sharding'"
     )
 
 

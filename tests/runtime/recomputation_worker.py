@@ -1,8 +1,8 @@
-"""Run under legate: what recomputation, and memory that is used again, change of training: no bit.
+"""Run under legate: what saves memory changes of training no bit.
 
 Each network trains by strategies that have it keep every tensor, by the same ones where tensors
-take turns in memory, and where operators are run again for the backward pass as well. What differs
-is written as JSON, with how many launches ran again.
+take turns in memory, and with additions as well: operators run again for the backward pass, or
+sharded weights. What differs is written as JSON, with how many launches the additions have.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ SHARING = (Granularity(1, 1), Granularity())
 def state_of(
     network: Network | ZooCase, strategy: str, granularity: Granularity, rounds: int
 ) -> tuple[State, int, int]:
-    """What training leaves behind, launches that run again, and bytes that are allocated."""
+    """What training leaves behind, launches that save memory, and bytes that are allocated."""
     model, state = train(network, strategy, granularity, micro_batches=rounds)
-    again = sum(launch.pass_ == "again" for launch in model.plan.launches)
+    again = sum(launch.pass_ in ("again", "reduce") for launch in model.plan.launches)
     allocated = sum(model.plan.bytes_on(name) for name in running_machine().devices.names)
     model.close()
     return state, again, allocated
@@ -38,6 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("out")
     parser.add_argument("--strategies", nargs="+", default=["single", "data", "model"])
+    parser.add_argument("--additions", nargs="+", default=["again"])
     parser.add_argument("--rounds", type=int, default=1, help="micro-batches")
     args = parser.parse_args()
     found = {}
@@ -50,7 +51,7 @@ def main() -> None:
                 continue  # it has no micro-batches
             differ, again, least = [], 0, all_
             for granularity in SHARING:
-                for spec in (strategy, f"{strategy}+again"):
+                for spec in (strategy, *(f"{strategy}+{its}" for its in args.additions)):
                     state, ran, bytes_ = state_of(network, spec, granularity, args.rounds)
                     again, least = max(again, ran), min(least, bytes_)
                     differ += [

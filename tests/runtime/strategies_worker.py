@@ -43,6 +43,7 @@ from flexlegion.graph.operator_type import DimKind
 from flexlegion.machine.running import running_machine, traffic
 from flexlegion.objective.precision import DEFAULT_STORAGE
 from flexlegion.strategy.configuration import (
+    SHARDING,
     ParallelConfig,
     cannot_run_again,
     random_config,
@@ -66,6 +67,8 @@ def random_strategy(
     registers = np.random.default_rng([seed, 2])
     recomputed = np.random.default_rng([seed, 3])
     often = recomputed.choice([0.0, 0.4, 0.9])
+    sharded = np.random.default_rng([seed, 4])
+    shards_too = sharded.random() < 0.5
     max_tasks = int(rng.integers(2 if reductions else 1, 13))
     configs = {}
     for op in graph.operators:
@@ -80,6 +83,8 @@ def random_strategy(
             configs[op.name] = replace(config, buffers=buffers, again=again)
             if dim == len(op.dims) or config.degrees[dim] > 1:
                 break
+        what = SHARDING[sharded.integers(len(SHARDING)) if shards_too else 0]
+        configs[op.name] = replace(configs[op.name], sharding=what)
     if len(set(running_machine().devices.nodes)) > 1:
         draws = np.random.default_rng([seed, 1]).random(len(configs)) < 0.7
         for name, hierarchical in zip(configs, draws, strict=True):

@@ -13,7 +13,7 @@ from workers.memory_worker import RESULTS
 from zoo_cases import CASES
 
 WORKER = ROOT / "scripts" / "bench" / "workers" / "memory_worker.py"
-STRATEGIES = ("single", "data", "model", "expert", "random:1", "random:2")
+STRATEGIES = ("single", "data", "model", "expert", "random:1", "random:2", "data+zero2", "fsdp")
 NETWORKS = ("lenet", "resnet101", "rnntc", "nmt_pieces", "transformer")
 CPUS = 2
 TOLERANCE = 0.05

@@ -1,4 +1,4 @@
-"""Training with operators run again, and with memory used again, leaves the same bits behind."""
+"""What saves memory leaves the same bits: recomputation, sharded weights, memory used again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launch import run_legate
+from launch import run_legate, run_ranks
 
 WORKER = Path(__file__).parent / "recomputation_worker.py"
 
@@ -32,6 +32,20 @@ def check(found: dict[str, Any], least: int) -> None:
 def test_same_bits(tmp_path: Path) -> None:
     """Of every network, with whole operators on devices and with samples split."""
     check(trained(tmp_path, "--strategies", "model", "data", cpus=2), least=40)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_same_bits_of_shards(ranks: int, tmp_path: Path) -> None:
+    """In one memory, and in two."""
+    options = ("--strategies", "data", "--additions", "zero2", "zero3", "zero3+again")
+    if ranks == 1:
+        found = trained(tmp_path, *options, cpus=2)
+    else:
+        out = tmp_path / "result"
+        run_ranks(WORKER, out, *options, ranks=ranks, cpus=1, timeout=600)
+        found = json.loads(Path(f"{out}.0").read_text())
+    assert {name: its["differ"] for name, its in found.items() if its["differ"]} == {}
+    assert sum(its["again"] > 0 for its in found.values()) >= 60
 
 
 def test_same_bits_in_micro_batches(tmp_path: Path) -> None:

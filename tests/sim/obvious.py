@@ -13,12 +13,16 @@ from typing import Any
 from flexlegion.bindings.native import enumeration
 from flexlegion.cost.model import NO_RUNTIME, RuntimeCosts
 from flexlegion.machine.topology import Topology
-from flexlegion.plan.passes import FIELDS
+from flexlegion.plan.passes import CLOSING, FIELDS
 from flexlegion.plan.plan import Plan, Requirement
 
 TRAINS = enumeration("fl_run")["trains"]
-CLOSING = ("node_sum", "norm", "clip", "update", "spread")  # the passes that end an iteration
-VALUE, GRADIENT, NODE_SUMS = map(FIELDS.index, ("value", "gradient", "node sums"))
+SPREADING = ("spread", "gather_spread", "again_spread")
+VALUE, COPY, GRADIENT, NODE_SUMS, REDUCED = map(
+    FIELDS.index, ("value", "copy", "gradient", "node sums", "reduced")
+)
+
+Place = tuple[int, int, int]  # tensor, field, index
 
 
 @dataclass
@@ -66,39 +70,48 @@ def elements(box: Any) -> list[tuple[int, ...]]:
     return list(product(*(range(lo, hi) for lo, hi in box)))
 
 
-def owners(plan: Plan) -> dict[tuple[int, int], int]:
+def owners(plan: Plan) -> dict[Place, int]:
     """For each weight's fields, the first operator that trains it: its weights travel together.
 
-    With them travel the gradients of what was looked up in a table, which the update reads.
+    With them travel the gradients of what was looked up in a table, which the update reads. What is
+    gathered of a weight travels by itself, and so do partial gradients that are reduced.
     """
-    result: dict[tuple[int, int], int] = {}
+    result: dict[Place, int] = {}
     numbers = {op.name: i for i, op in enumerate(plan.graph.operators)}
+    reduced = {
+        plan.tensor_numbers[r.tensor]
+        for launch in plan.launches
+        for r in launch.requirements
+        if FIELDS.index(r.field) == REDUCED
+    }
     for launch in plan.launches:
         if launch.pass_ == "forward" and launch.runs & TRAINS:
             assert launch.operator is not None
             for tensor in launch.operator.weights:
                 number = plan.tensor_numbers[tensor]
-                first = result.setdefault((number, VALUE), numbers[launch.operator.name])
-                result[number, GRADIENT] = result[number, NODE_SUMS] = first
+                first = result.setdefault((number, VALUE, 0), numbers[launch.operator.name])
+                for field_ in (REDUCED,) if number in reduced else (GRADIENT, NODE_SUMS):
+                    result[number, field_, 0] = first
                 if launch.operator in plan.lookups(tensor):
-                    result[plan.tensor_numbers[launch.operator.output], GRADIENT] = first
+                    result[plan.tensor_numbers[launch.operator.output], GRADIENT, 0] = first
     return result
 
 
-def place_of(plan: Plan, requirement: Requirement) -> tuple[int, int]:
-    """Tensor and field, by number; norms of gradients belong to no tensor of the graph."""
+def place_of(plan: Plan, requirement: Requirement) -> Place:
+    """By number; norms of gradients belong to no tensor of the graph."""
     none = len(plan.tensor_numbers)
-    return plan.tensor_numbers.get(requirement.tensor, none), FIELDS.index(requirement.field)
+    tensor = plan.tensor_numbers.get(requirement.tensor, none)
+    return tensor, FIELDS.index(requirement.field), requirement.index
 
 
-def flow(place: tuple[int, int], owner: dict[tuple[int, int], int]) -> tuple[int, int, int]:
+def flow(place: Place, owner: dict[Place, int]) -> tuple[int, int, int, int]:
     """Transfers of one flow go by writer and destination.
 
     Flows go by tensor, then by weights' owners, then come those of clipping.
     """
     if place[1] > FIELDS.index("state"):
         return (2, *place)
-    return (1, -owner[place], 0) if place in owner else (0, *place)
+    return (1, -owner[place], 0, 0) if place in owner else (0, *place)
 
 
 def build(
@@ -131,6 +144,13 @@ def build(
 
     def node(task: int) -> int:
         return topology.device(tasks[task].device).node
+
+    def spread_to(place: Any, reader: int, element: Any, wrote: int | None) -> int | None:
+        """From whom a task reads: from who brought it to its node, or if nobody did, who wrote."""
+        if there := sorted({its for its, _ in spread.get(place, {})}):
+            its = node(reader) if node(reader) in there else there[node(reader) % len(there)]
+            return spread[place][its, element]
+        return wrote
 
     def need(producer: int, place: Any, destination: int, element: Any) -> set[int]:
         transfer = (flow(place, owner), producer, destination)
@@ -180,9 +200,11 @@ def build(
             for element in elements(r.boxes[k]):
                 if r.tensor.kind == "weight" and r.field == "value" and launch.pass_ == "forward":
                     reads.append((place, first + k, element))
-                if launch.pass_ == "spread":
-                    spread.setdefault(place, {})[node(first + k), element] = first + k
                 producer = writer.get(place, {}).get(element)
+                if place[1] == COPY and launch.pass_ not in SPREADING:
+                    producer = spread_to(place, first + k, element, producer)
+                if launch.pass_ in SPREADING:
+                    spread.setdefault(place, {})[node(first + k), element] = first + k
                 if producer is None or producer == first + k:
                     continue
                 # What a backward task reads of values, its forward task has read or written; but
@@ -208,10 +230,7 @@ def build(
             if r.privilege != "read" and r.field != "state":
                 writer.setdefault(place, {}).update(dict.fromkeys(elements(r.boxes[k]), first + k))
     for place, reader, element in reads:
-        producer = writer.get(place, {}).get(element)
-        if there := sorted({its for its, _ in spread.get(place, {})}):
-            its = node(reader) if node(reader) in there else there[node(reader) % len(there)]
-            producer = spread[place][its, element]
+        producer = spread_to(place, reader, element, writer.get(place, {}).get(element))
         if producer is not None and memory(producer) != memory(reader):
             need(producer, place, memory(reader), element)
     for (_, producer, destination), (what, consumers) in sorted(needs.items()):

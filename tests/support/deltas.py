@@ -30,6 +30,7 @@ from flexlegion.profiling.machines import load_machine
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import OUT_OF_MEMORY, SIMULATED, Simulation, Timeline
 from flexlegion.strategy.configuration import (
+    SHARDING,
     ParallelConfig,
     cannot_run_again,
     random_config,
@@ -111,6 +112,8 @@ class Case:
         Proposals then say at how many of them an operator can be, too.
     again
         Whether every other operator is run again for the backward pass.
+    shards
+        Whether gradients of every other operator's weights are sharded, or the weights as well.
     """
 
     network: str
@@ -120,6 +123,7 @@ class Case:
     fused_launches: int | None = None
     micro_batches: int = 1
     again: bool = False
+    shards: bool = False
 
 
 def topology_of(machine: str) -> Topology:
@@ -198,11 +202,11 @@ def proposal(
 ) -> dict[str, ParallelConfig]:
     """For one operator or several any degrees on any devices, one of them maybe several times.
 
-    With micro-batches, any number of them can be under way at it. What is run again stays so.
+    With micro-batches, any number of them can be under way at it. What is run again, or sharded,
+    stays so.
     """
     changes = {
-        name: replace(config, again=held[name].again)
-        for name, config in _divided(problem, rng).items()
+        name: config.in_order_of(held[name]) for name, config in _divided(problem, rng).items()
     }
     if (rounds := problem.graph.micro_batches) == 1:
         return changes
@@ -315,6 +319,15 @@ def run(case: Case, proposals: int, seed: int) -> Counts:
         every = [op.name for op in problem.graph.operators if cannot_run_again(op) is None]
         again = {name: replace(strategy[name], again=True) for name in every[seed % 2 :: 2]}
         strategy = strategy.changed(again)
+    if case.shards:
+        drawn = rng.integers(4, size=len(problem.graph.operators))
+        strategy = strategy.changed(
+            {
+                op.name: replace(strategy[op.name], sharding=SHARDING[number])
+                for op, number in zip(problem.graph.operators, drawn, strict=True)
+                if number < len(SHARDING)
+            }
+        )
     pair = Pair(problem, strategy, rng)
     try:
         for i in range(proposals):

@@ -69,7 +69,16 @@ def page(template: str, values: Mapping[str, Any], data: Mapping[str, Any]) -> s
 
 def _colour(pass_: str) -> str:
     """Whose colour a pass has: what follows the backward passes is like an update."""
-    alike = {"sum": "forward", "again": "forward", "again_sum": "forward"}
+    before = (
+        "gather",
+        "gather_spread",
+        "sum",
+        "again_gather",
+        "again_spread",
+        "again",
+        "again_sum",
+    )
+    alike = dict.fromkeys(before, "forward")
     own = ("load", "forward", "backward", "other")
     return pass_ if pass_ in own else alike.get(pass_, "update")
 

@@ -9,13 +9,14 @@ import argparse
 import json
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from common.workloads import LEARNING_RATE, Workload
 
-from flexlegion import Adam
+from flexlegion import Adam, Model, Strategy
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.machine.running import running_machine, traffic
@@ -40,7 +41,32 @@ def resident(peak: bool = False) -> int:
     return int(found[1]) << 10
 
 
-def measure(work: Workload, strategy: str, topology: Topology, storage: str) -> dict[str, Any]:
+def compiled(work: Workload, spec: str, args: argparse.Namespace) -> tuple[Model, Adam]:
+    """The model under a strategy, ``NAME``, or ``NAME@B``: each operator has B registers."""
+    name, _, registers = spec.partition("@")
+    model, optimizer = work.model(), Adam(LEARNING_RATE)
+
+    def compile_by(strategy: str | Strategy) -> None:
+        model.compile(
+            optimizer,
+            ZOO[work.network].loss,
+            strategy=strategy,
+            storage=args.storage,
+            micro_batches=args.micro_batches,
+        )
+
+    compile_by(name)
+    if registers:
+        of_all = {
+            op: replace(config, buffers=int(registers)) for op, config in model.strategy.items()
+        }
+        compile_by(Strategy(of_all, spec))
+    return model, optimizer
+
+
+def measure(
+    work: Workload, strategy: str, topology: Topology, args: argparse.Namespace
+) -> dict[str, Any]:
     """Train, then predict a batch, and note what lies in this rank's memory after each."""
     machine = running_machine()
     names = machine.devices.names
@@ -51,9 +77,7 @@ def measure(work: Workload, strategy: str, topology: Topology, storage: str) -> 
         return traffic().in_use[mine[0]]
 
     before, resident_before = in_use(), resident()
-    model = work.model()
-    optimizer = Adam(LEARNING_RATE)
-    model.compile(optimizer, ZOO[work.network].loss, strategy=strategy, storage=storage)
+    model, optimizer = compiled(work, strategy, args)
     program, graph = model.program, model.plan.graph
     data, _ = model.bind(*work.data())
     batches = [Batch(data, rows) for rows in work.batch_rows(0)]
@@ -62,10 +86,13 @@ def measure(work: Workload, strategy: str, topology: Topology, storage: str) -> 
     def report(sums: Any) -> None:
         losses.append(sums.losses[0].loss / sums.losses[0].labels)
 
+    began = time.monotonic()
     run_series(program, TRAIN, batches, lr=LEARNING_RATE, report=report)
+    seconds = (time.monotonic() - began) / len(batches)
     training = in_use() - before
-    program.stage(PREDICT, batches[0])
-    program.step(PREDICT, work.batch_size, NO_BATCH)
+    of_one = batches[0].rows[: work.batch_size // args.micro_batches]
+    program.stage(PREDICT, Batch(data, of_one))
+    program.step(PREDICT, work.batch_size // args.micro_batches, NO_BATCH)
     with_prediction = in_use() - before
     output = graph.operators[-1].inputs[0]
     problem = Problem(graph, topology, AnalyticCosts(), output, optimizer.states)
@@ -76,6 +103,8 @@ def measure(work: Workload, strategy: str, topology: Topology, storage: str) -> 
     result = {
         "strategy": strategy,
         "training": training,
+        "seconds": seconds,
+        "micro_batches": args.micro_batches,
         "simulated": timeline.allocated_bytes[memory],
         "simulated_peak": timeline.peak_memory_bytes[memory],
         "with_prediction": with_prediction,
@@ -102,14 +131,13 @@ def main() -> None:
     parser.add_argument("--workload", type=Workload.from_json, required=True)
     parser.add_argument("--strategies", required=True, help="separated by commas")
     parser.add_argument("--storage", default=DEFAULT_STORAGE, help="of activations")
+    parser.add_argument("--micro-batches", type=int, default=1)
     parser.add_argument("--out", required=True, metavar="FILE")
     args = parser.parse_args()
     rank = running_machine().rank
     with ProfileDB(f"{args.out}.db.{rank}") as db:  # nothing of this is for the user's own
         topology = local_topology(db, measure=False)
-    results = [
-        measure(args.workload, name, topology, args.storage) for name in args.strategies.split(",")
-    ]
+    results = [measure(args.workload, name, topology, args) for name in args.strategies.split(",")]
     Path(f"{args.out}.{rank}").write_text(json.dumps(results) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""Searches where memory does not suffice: they start with recomputation, and end with little."""
+"""Searches where memory does not suffice: they start with what saves some, and end with little."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flexlegion.machine.topology import Topology
 from flexlegion.networks.network import Network
 from flexlegion.objective.training import TrainingSpec
 from flexlegion.profiling.machines import load_machine
-from flexlegion.searches.recomputation import where_needed, with_less
+from flexlegion.searches.memory import where_needed, with_less
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
 from flexlegion.zoo import build
@@ -80,6 +80,43 @@ def test_less_of_it(between: int) -> None:
     plenty = problem_of()
     strategy, _ = with_less(plenty, named("data+again", plenty), None)
     assert not any(config.again for config in strategy.values())
+
+
+def wide(bytes_: int = 1 << 40, batch: int = 8) -> Problem:
+    """Large weights, few activations: what sharding is for."""
+    model = fl.Model(batch)
+    x = model.input((512,))
+    for number in range(40):
+        x = model.dense(x, 512, name=f"layer{number}")
+    model.loss = "mean_squared_error"
+    return Network.of(model).problem(machine_of(bytes_), AnalyticCosts())
+
+
+def test_weights_that_do_not_fit() -> None:
+    """Sharded ones take their place, and as many are whole in the end as fit."""
+    all_, sharded = (allocated(wide(), its) for its in ("data", "fsdp"))
+    assert sharded < 0.75 * all_
+    problem = wide((all_ + sharded) // 2)
+    (start,) = where_needed(problem, {"data": named("data", problem)}).items()
+    assert start[0] == "data+zero3"
+    strategy, time_ns = with_less(problem, start[1], None)
+    line = full(problem, strategy)
+    assert line.fits
+    assert time_ns == line.iteration_time_ns < full(problem, start[1]).iteration_time_ns
+    counts = [
+        sum(config.sharding == "weights" for config in its.values()) for its in (start[1], strategy)
+    ]
+    assert 0 < counts[1] < counts[0]
+    # With recomputation alone, it would not fit.
+    assert not full(problem, named("data+again", problem)).fits
+
+
+def test_both_are_needed() -> None:
+    """Where neither recomputation nor sharded weights suffice, both are there."""
+    sizes = [allocated(wide(batch=4096), its) for its in ("data+again", "fsdp", "fsdp+again")]
+    assert sizes[2] < min(sizes[:2])
+    problem = wide((sizes[2] + min(sizes[:2])) // 2, batch=4096)
+    assert set(where_needed(problem, {"data": named("data", problem)})) == {"data+zero3+again"}
 
 
 def test_search(between: int) -> None:

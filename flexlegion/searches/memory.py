@@ -1,0 +1,155 @@
+"""What a search does where memory would not suffice: recomputation, and sharded weights.
+
+It starts with them, and ends with as little of them as will do. Which operators are run again for
+the backward pass, and whose weights are sharded, decides on the order of launches, so chains do not
+change it. Each start says it, and what was found is tried with less.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from math import prod
+
+from flexlegion.graph.graph import Operator
+from flexlegion.sim.problem import Problem
+from flexlegion.sim.simulator import Timeline, full
+from flexlegion.strategy.additions import ADDITIONS
+from flexlegion.strategy.configuration import ParallelConfig
+from flexlegion.strategy.hierarchy import trained_bytes
+from flexlegion.strategy.strategy import ResolvedStrategy
+
+# What is tried, by the additions of known strategies: the fastest of the first that fits, or the
+# last.
+TRIED = (("again", "zero3"), ("zero3+again",))
+
+Change = Callable[[ParallelConfig], ParallelConfig]
+
+
+def where_needed(
+    problem: Problem, starts: Mapping[str, ResolvedStrategy]
+) -> dict[str, ResolvedStrategy]:
+    """The starts; in place of one that does not fit into memory, itself with something for that.
+
+    With recomputation or with sharded weights, whichever is faster; or if neither fits, with both.
+    What does not fit with both is left out, if something does. The first start is looked at first:
+    if it fits, the others stay as they are.
+
+    Parameters
+    ----------
+    problem
+        Graph, machine and costs.
+    starts
+        By name; one with recomputation is called ``data+again``.
+    """
+    found: dict[str, ResolvedStrategy] = {}
+    for name, strategy in starts.items():
+        if full(problem, strategy).fits:
+            if not found:
+                return dict(starts)
+            found[name] = strategy
+            continue
+        fitting = _fitting(problem, strategy)
+        if fitting is not None:
+            additions, line = fitting
+            found[f"{name}+{additions}"] = line.strategy
+    return found or dict(starts)
+
+
+def _fitting(problem: Problem, strategy: ResolvedStrategy) -> tuple[str, Timeline] | None:
+    """What to add so that a strategy fits, and how it is then."""
+    for together in TRIED:
+        lines = {}
+        for additions in together:
+            changed = strategy
+            for addition in additions.split("+"):
+                changed = changed.changed(ADDITIONS[addition](changed, problem.graph))
+            if changed != strategy and (line := full(problem, changed)).fits:
+                lines[additions] = line
+        if lines:
+            return min(lines.items(), key=lambda its: its[1].iteration_time_ns)
+    return None
+
+
+def saves_memory(strategy: ResolvedStrategy) -> bool:
+    """Whether there is something in it that `with_less` could take back."""
+    return any(_back(config) is not None for config in strategy.values())
+
+
+def with_less(
+    problem: Problem, strategy: ResolvedStrategy, seconds: float | None
+) -> tuple[ResolvedStrategy, int]:
+    """The same strategy with less recomputation and sharding, as memory and time allow; its time.
+
+    Operators of one class, which blocks of a network have one each of, are changed together: all of
+    them, or, where they do not fit, those of half of the blocks, and so on.
+
+    Parameters
+    ----------
+    problem
+        Graph, machine and costs.
+    strategy
+        What was found.
+    seconds
+        How long it may take; None: as long as it takes.
+    """
+    end = None if seconds is None else time.monotonic() + seconds
+    best = full(problem, strategy)
+    for operators, back in _steps(problem, strategy):
+        left = operators
+        count = len(left)
+        while count > 0 and (end is None or time.monotonic() < end):
+            less = {op.name: back(strategy[op.name]) for op in left[-count:]}
+            changed = strategy.changed(less)
+            line = full(problem, changed)
+            if line.fits and line.iteration_time_ns <= best.iteration_time_ns:
+                strategy, best = changed, line
+                left = left[:-count]
+                count = min(count, len(left))
+            else:
+                count //= 2
+    return strategy, best.iteration_time_ns
+
+
+def _back(config: ParallelConfig) -> ParallelConfig | None:
+    """The same with neither recomputation nor sharding; None: it has neither."""
+    less = _kept(_whole(config))
+    return None if less == config else less
+
+
+def _kept(config: ParallelConfig) -> ParallelConfig:
+    return replace(config, again=False)
+
+
+def _whole(config: ParallelConfig) -> ParallelConfig:
+    return replace(config, sharding="states")
+
+
+def _steps(problem: Problem, strategy: ResolvedStrategy) -> Iterator[tuple[list[Operator], Change]]:
+    """Operators of a class, and how to have less of something there.
+
+    First weights that are sharded, the smallest first: of these, the messages cost more than the
+    memory is worth. Then recomputation, beginning with what takes the most time for the memory that
+    its outputs need.
+    """
+
+    def classes(has: Callable[[ParallelConfig], bool]) -> list[list[Operator]]:
+        found: dict[int, list[Operator]] = {}
+        for op in problem.graph.operators:
+            if has(strategy[op.name]):
+                found.setdefault(problem.class_of(op), []).append(op)
+        return list(found.values())
+
+    sharded = classes(lambda config: config != _whole(config))
+    for operators in sorted(sharded, key=lambda its: trained_bytes(its[0])):
+        yield operators, _whole
+    again = classes(lambda config: config.again)
+    for operators in sorted(again, key=lambda its: -_worth(its[0])):
+        yield operators, _kept
+
+
+def _worth(op: Operator) -> float:
+    """Floating-point operations of its forward pass for each number that it computes."""
+    numbers = sum(prod(tensor.shape) for tensor in op.outputs)
+    return op.kind.flops(op.input_shapes) / max(1, numbers)

@@ -1,0 +1,20 @@
+"""What may be added to any strategy by a name: ``data+again``, ``megatron+zero3``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from flexlegion.graph.graph import Graph
+from flexlegion.strategy.configuration import ParallelConfig
+from flexlegion.strategy.recomputation import recomputing
+from flexlegion.strategy.sharding import sharded
+
+Configs = Mapping[str, ParallelConfig]
+
+# How each changes a strategy of a graph.
+ADDITIONS: Mapping[str, Callable[[Configs, Graph], Configs]] = {
+    "again": recomputing,
+    "zero2": partial(sharded, what="gradients"),
+    "zero3": partial(sharded, what="weights"),
+}
