@@ -11,7 +11,7 @@ from flexlegion.base.errors import UserError
 from flexlegion.console.text import duration
 from flexlegion.networks.network import Network
 from flexlegion.objective.training import check_micro_batches
-from flexlegion.sim.simulator import full
+from flexlegion.sim.simulator import judge
 from flexlegion.strategy.strategy import ResolvedStrategy
 
 SEARCHED = 2  # numbers
@@ -55,8 +55,8 @@ def in_rounds(network: Network, most: int, case_of: Callable[[Network], Case]) -
     told = []
     last, number = case_of(network), 1
     while True:
-        lines = [full(last.setting.problem, start) for start in last.starts.values()]
-        times = [line.iteration_time_ns for line in lines if line.fits]
+        judged = [judge(last.setting.problem, start) for start in last.starts.values()]
+        times = [its.time_ns for its in judged if its.time_ns is not None]
         if times:
             fitting.append((min(times), last))
         told.append(f"{number:,} ({duration(min(times)) if times else 'does not fit'})")

@@ -26,7 +26,7 @@ from flexlegion.searches.mcmc import Budget, SearchOptions, SearchResult
 from flexlegion.searches.memory import where_needed
 from flexlegion.searches.registry import ANNEALING, SEARCHES, SPECIAL, SearchTask, run_search
 from flexlegion.sim.problem import Needs, Problem
-from flexlegion.sim.simulator import full
+from flexlegion.sim.simulator import full, judge
 from flexlegion.strategy.configuration import SPLIT
 from flexlegion.strategy.strategy import ResolvedStrategy
 
@@ -386,10 +386,10 @@ def _pays(
     strategy: ResolvedStrategy, starts: Mapping[str, ResolvedStrategy], problem: Problem
 ) -> bool:
     """Whether it is worth a share of the budget: faster than the first start, or alone fits."""
-    mine = full(problem, strategy)
+    mine = judge(problem, strategy).time_ns
     for other in starts.values():
-        theirs = full(problem, other)
-        return mine.fits and (not theirs.fits or mine.iteration_time_ns < theirs.iteration_time_ns)
+        theirs = judge(problem, other).time_ns
+        return mine is not None and (theirs is None or mine < theirs)
     return True
 
 

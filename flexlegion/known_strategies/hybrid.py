@@ -17,17 +17,17 @@ from flexlegion.known_strategies.pipeline import cut, work_of
 from flexlegion.known_strategies.registry import own_strategy
 from flexlegion.machine.devices import Devices
 from flexlegion.sim.problem import Problem
-from flexlegion.sim.simulator import Timeline, full
+from flexlegion.sim.simulator import judge
+from flexlegion.strategy.additions import ADDITIONS
 from flexlegion.strategy.configuration import ParallelConfig
-from flexlegion.strategy.recomputation import recomputing
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy, Strategy
 
 
 @own_strategy("3d", needs_costs=True)
 def three_d(problem: Problem) -> Strategy:
     """The fastest of all data x tensor x pipeline that fits into memory, as simulated.
 
-    Where one does not fit, it is tried with recomputation.
+    Where one does not fit, it is tried with recomputation, with sharded weights, and with both.
 
     Raises
     ------
@@ -40,28 +40,37 @@ def three_d(problem: Problem) -> Strategy:
             "strategy '3d' has micro-batches go from stage to stage, but a batch goes through in "
             "one piece (see --micro-batches)"
         )
-    best: Timeline | None = None
+    found: list[tuple[tuple[bool, int], ResolvedStrategy]] = []
     for tensor, pipeline in _factors(problem.devices, graph.micro_batches):
         try:
             configs = stages(graph, problem.devices, tensor, pipeline)
             strategy = problem.checked(Strategy(configs, "strategy '3d'"))
         except UserError:
             continue  # it has no pairs of layers to split, or too small a batch
-        problem.price(strategy)
-        line = full(problem, strategy)
-        if not line.fits:
-            line = full(problem, strategy.changed(recomputing(strategy, graph)))
-        if best is None or _order(line) < _order(best):
-            best = line
-    if best is None:
+        fastest = min((key for key, _ in found), default=(True, 0))
+        limit = 0 if fastest[0] else fastest[1]
+        for changed in _smaller(strategy, graph):
+            judged = judge(problem, changed, limit)
+            if judged.missing_bytes == 0:
+                break
+        # What fits comes first, and the fastest of that; of what does not, the smallest.
+        if judged.missing_bytes:
+            found.append(((True, judged.missing_bytes), changed))
+        elif judged.time_ns is not None:
+            found.append(((False, judged.time_ns), changed))
+    if not found:
         raise DoesNotApply("strategy '3d' finds no way to divide this model and batch")
-    return best.strategy
+    return min(found, key=lambda its: its[0])[1]
 
 
-def _order(line: Timeline) -> tuple[bool, int]:
-    """What fits comes first, and the fastest of that; of what does not, the smallest."""
-    memory = max(line.allocated_bytes.values())
-    return not line.fits, line.iteration_time_ns if line.fits else memory
+def _smaller(strategy: ResolvedStrategy, graph: Graph) -> Iterator[ResolvedStrategy]:
+    """The strategy, and what takes less and less memory, and in general more and more time."""
+    yield strategy
+    for additions in (("again",), ("zero3",), ("zero3", "again")):
+        changed = strategy
+        for addition in additions:
+            changed = changed.changed(ADDITIONS[addition](changed, graph))
+        yield changed
 
 
 def _factors(devices: Devices, rounds: int) -> Iterator[tuple[int, int]]:

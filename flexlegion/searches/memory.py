@@ -14,7 +14,7 @@ from math import prod
 
 from flexlegion.graph.graph import Operator
 from flexlegion.sim.problem import Problem
-from flexlegion.sim.simulator import Timeline, full
+from flexlegion.sim.simulator import full, judge
 from flexlegion.strategy.additions import ADDITIONS
 from flexlegion.strategy.configuration import ParallelConfig
 from flexlegion.strategy.hierarchy import trained_bytes
@@ -45,30 +45,35 @@ def where_needed(
     """
     found: dict[str, ResolvedStrategy] = {}
     for name, strategy in starts.items():
-        if full(problem, strategy).fits:
+        if judge(problem, strategy).time_ns is not None:
             if not found:
                 return dict(starts)
             found[name] = strategy
             continue
         fitting = _fitting(problem, strategy)
         if fitting is not None:
-            additions, line = fitting
-            found[f"{name}+{additions}"] = line.strategy
+            additions, changed = fitting
+            found[f"{name}+{additions}"] = changed
     return found or dict(starts)
 
 
-def _fitting(problem: Problem, strategy: ResolvedStrategy) -> tuple[str, Timeline] | None:
+def _fitting(
+    problem: Problem, strategy: ResolvedStrategy
+) -> tuple[str, ResolvedStrategy] | None:
     """What to add so that a strategy fits, and how it is then."""
     for together in TRIED:
-        lines = {}
+        fastest: tuple[int, str, ResolvedStrategy] | None = None
         for additions in together:
             changed = strategy
             for addition in additions.split("+"):
                 changed = changed.changed(ADDITIONS[addition](changed, problem.graph))
-            if changed != strategy and (line := full(problem, changed)).fits:
-                lines[additions] = line
-        if lines:
-            return min(lines.items(), key=lambda its: its[1].iteration_time_ns)
+            if changed == strategy:
+                continue
+            time_ns = judge(problem, changed, fastest[0] if fastest else 0).time_ns
+            if time_ns is not None and (fastest is None or time_ns < fastest[0]):
+                fastest = (time_ns, additions, changed)
+        if fastest is not None:
+            return fastest[1:]
     return None
 
 
@@ -95,21 +100,21 @@ def with_less(
         How long it may take; None: as long as it takes.
     """
     end = None if seconds is None else time.monotonic() + seconds
-    best = full(problem, strategy)
+    best_ns = full(problem, strategy).iteration_time_ns
     for operators, back in _steps(problem, strategy):
         left = operators
         count = len(left)
         while count > 0 and (end is None or time.monotonic() < end):
             less = {op.name: back(strategy[op.name]) for op in left[-count:]}
             changed = strategy.changed(less)
-            line = full(problem, changed)
-            if line.fits and line.iteration_time_ns <= best.iteration_time_ns:
-                strategy, best = changed, line
+            time_ns = judge(problem, changed, best_ns).time_ns
+            if time_ns is not None:
+                strategy, best_ns = changed, time_ns
                 left = left[:-count]
                 count = min(count, len(left))
             else:
                 count //= 2
-    return strategy, best.iteration_time_ns
+    return strategy, best_ns
 
 
 def _back(config: ParallelConfig) -> ParallelConfig | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flexlegion.base.errors import UserError
 from flexlegion.bindings.native import Arrays, layout, names
@@ -294,6 +294,45 @@ class Simulation:
             dict(zip(places, core.items(its.load, len(places)), strict=True)),
             {memory: dict(zip(CONTENTS, of_content, strict=False)) for memory in memories},
         )
+
+
+class Judged(NamedTuple):
+    """What `judge` says of a strategy.
+
+    Attributes
+    ----------
+    time_ns : int or None
+        How long an iteration takes; None: it does not fit, or takes longer than the limit.
+    missing_bytes : int
+        By how much memories do not suffice, all told; 0: it fits.
+    """
+
+    time_ns: int | None
+    missing_bytes: int
+
+
+def judge(problem: Problem, strategy: ResolvedStrategy, limit_ns: int = 0) -> Judged:
+    """Whether a strategy fits, and how long an iteration takes: less work than a `full` timeline.
+
+    What does not fit is not simulated, and nothing is copied.
+
+    Parameters
+    ----------
+    problem, strategy
+        What is judged.
+    limit_ns
+        Give up once the iteration is sure to take longer; 0: never.
+    """
+    problem.price(strategy)
+    core, array = problem.core, Arrays()
+    numbers = core.ffi.new("int64_t[2]")
+    verdict = core.check(
+        core.lib.fl_problem_judge(
+            problem.handle, problem.to_native(array, strategy), limit_ns, numbers, numbers + 1
+        )
+    )
+    time = int(numbers[0]) if VERDICTS[int(verdict)] == SIMULATED else None
+    return Judged(time, int(numbers[1]))
 
 
 def full(problem: Problem, strategy: ResolvedStrategy) -> Timeline:

@@ -275,6 +275,11 @@ typedef enum {
 fl_simulator *fl_simulator_create(fl_problem *problem, const fl_strategy *strategy,
                                   int64_t *iteration_time);
 void fl_simulator_destroy(fl_simulator *simulator);
+/* Judges a strategy as a proposal is: whether memories hold it and, if so, how long an iteration
+ * takes, unless that is sure to be longer than `limit`; 0: none. Tells the iteration time if it was
+ * simulated, and the bytes that are missing. */
+int fl_problem_judge(fl_problem *problem, const fl_strategy *strategy, int64_t limit,
+                     int64_t *iteration_time, int64_t *missing);
 /* Tries other configurations of some operators; `limit` 0: none. Returns a verdict, and tells the
  * iteration time of a proposal that was simulated. Then decide whether to accept it or return to
  * what was held. */

@@ -405,6 +405,20 @@ fl_simulator* fl_simulator_create(fl_problem* problem, const fl_strategy* strate
 
 void fl_simulator_destroy(fl_simulator* simulator) { delete simulator; }
 
+int fl_problem_judge(fl_problem* problem, const fl_strategy* strategy, int64_t limit,
+                     int64_t* iteration_time, int64_t* missing) {
+  return fl::guarded(-1, [&] {
+    if (limit < 0) throw std::invalid_argument("a negative limit");
+    const fl::Problem& its = problem->of(*strategy);
+    const auto configs = fl::strategy_of(its, *strategy);
+    fl::Simulator simulator(its);
+    const fl::Verdict verdict = simulator.judge(configs, limit == 0 ? fl::kNever : limit);
+    *missing = simulator.graph().missing_memory();
+    *iteration_time = verdict == fl::Verdict::simulated ? simulator.iteration_time() : 0;
+    return static_cast<int>(verdict);
+  });
+}
+
 int fl_simulator_propose(fl_simulator* handle, const fl_strategy* changes, int algorithm,
                          int64_t limit, int64_t* iteration_time) {
   return fl::guarded(-1, [&] {

@@ -19,19 +19,34 @@ void Simulator::set(const PricedStrategy& strategy) {
   proposed_ = changed_ = false;
 }
 
+Verdict Simulator::judge(const PricedStrategy& strategy, std::int64_t limit) {
+  graph_.set(strategy);
+  proposed_ = changed_ = false;
+  const std::vector<std::int64_t>* tails = nullptr;
+  const Verdict verdict = bounded(limit, tails);
+  if (verdict != Verdict::simulated) return verdict;
+  return simulation_.full(line_, limit, tails) ? Verdict::simulated : Verdict::stopped;
+}
+
+// What can be said of the task graph without a simulation; `simulated`: nothing against it.
+Verdict Simulator::bounded(std::int64_t limit, const std::vector<std::int64_t>*& tails) {
+  if (graph_.missing_memory() > 0) return Verdict::out_of_memory;
+  if (graph_.heaviest_load() > limit) return Verdict::overloaded;
+  if (graph_.tasks() > most_tasks) return Verdict::too_fine;
+  if (limit == kNever) return Verdict::simulated;
+  if (graph_.paths().longest_path() > limit) return Verdict::overlong;
+  tails = &graph_.paths().tails();
+  return Verdict::simulated;
+}
+
 Verdict Simulator::propose(const PartialStrategy& configs, Algorithm algorithm,
                            std::int64_t limit) {
   const std::int64_t sure = early_rejection ? limit : kNever;
   if (!graph_.replace(configs, sure, change_)) return Verdict::overloaded;
   changed_ = true;
-  if (graph_.missing_memory() > 0) return Verdict::out_of_memory;
-  if (graph_.heaviest_load() > sure) return Verdict::overloaded;
-  if (graph_.tasks() > most_tasks) return Verdict::too_fine;
   const std::vector<std::int64_t>* tails = nullptr;
-  if (sure < kNever) {
-    if (graph_.paths().longest_path() > sure) return Verdict::overlong;
-    tails = &graph_.paths().tails();
-  }
+  const Verdict verdict = bounded(sure, tails);
+  if (verdict != Verdict::simulated) return verdict;
   const bool whole = algorithm == Algorithm::full
                          ? simulation_.full(next_, sure, tails)
                          : simulation_.delta(line_, change_, next_, sure, tails);

@@ -30,6 +30,10 @@ class Simulator {
   // Takes a whole strategy: the task graph is built, and simulated in full.
   void set(const PricedStrategy& strategy);
 
+  // The same, but as a proposal is judged: it is simulated if memory holds it, and as long as it
+  // may take no longer than the limit. Otherwise nothing is held afterwards.
+  Verdict judge(const PricedStrategy& strategy, std::int64_t limit = kNever);
+
   // Tries other configurations of some operators. Afterwards either `accept` or `reject`.
   Verdict propose(const PartialStrategy& configs, Algorithm algorithm, std::int64_t limit = kNever);
   void accept();
@@ -55,6 +59,8 @@ class Simulator {
   std::int64_t tasks_played = 0;  // over all proposals
 
  private:
+  Verdict bounded(std::int64_t limit, const std::vector<std::int64_t>*& tails);
+
   TaskGraph graph_;
   Simulation simulation_;
   Timeline line_, next_;

@@ -1,0 +1,54 @@
+"""What is said of a strategy without a timeline is what the timeline says."""
+
+from __future__ import annotations
+
+import pytest
+from deltas import topology_of
+from simulated import ArbitraryCosts, images, problem_of, sequences, strategy_of
+
+from flexlegion import Model
+from flexlegion.base.errors import NativeError
+from flexlegion.sim.problem import Problem
+from flexlegion.sim.simulator import full, judge
+
+SPECS = ("data", "single", "model", "fsdp", "data+again", *(f"random:{n}" for n in range(4)))
+
+
+def problem(network, machine: str, rounds: int = 1) -> Problem:
+    model = Model(8)
+    network(model)
+    return problem_of(model, topology_of(machine), ArbitraryCosts(1), micro_batches=rounds)
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+@pytest.mark.parametrize("machine", ["p100x4", "shared"])
+@pytest.mark.parametrize("network", [images, sequences])
+def test_time(network, machine: str, rounds: int) -> None:
+    """And with a limit, nothing that is longer."""
+    its = problem(network, machine, rounds)
+    for spec in SPECS:
+        strategy = strategy_of(its, spec)
+        time = full(its, strategy).iteration_time_ns
+        assert judge(its, strategy) == (time, 0)
+        assert judge(its, strategy, time) == (time, 0)
+        assert judge(its, strategy, time - 1) == (None, 0)
+
+
+def test_what_does_not_fit() -> None:
+    """By as many bytes as the timeline says."""
+    its = problem(images, "p100x4")
+    strategy = strategy_of(its, "data")
+    needs = full(its, strategy).allocated_bytes
+    least = min(needs.values())
+    for device in its.topology.devices:
+        object.__setattr__(device, "memory_bytes", least - 1)
+    small = Problem(its.graph, its.topology, its.costs, its.outputs, its.optimizer_states)
+    missing = sum(need - (least - 1) for need in needs.values())
+    assert judge(small, strategy) == (None, missing)
+    assert not full(small, strategy).fits
+
+
+def test_negative_limit() -> None:
+    its = problem(images, "p100x4")
+    with pytest.raises(NativeError, match="negative limit"):
+        judge(its, strategy_of(its, "data"), -1)
