@@ -57,9 +57,7 @@ def where_needed(
     return found or dict(starts)
 
 
-def _fitting(
-    problem: Problem, strategy: ResolvedStrategy
-) -> tuple[str, ResolvedStrategy] | None:
+def _fitting(problem: Problem, strategy: ResolvedStrategy) -> tuple[str, ResolvedStrategy] | None:
     """What to add so that a strategy fits, and how it is then."""
     for together in TRIED:
         fastest: tuple[int, str, ResolvedStrategy] | None = None
