@@ -41,10 +41,11 @@ def jobs(proposals: int, seed: int) -> Iterator[tuple[Case, int, int]]:
             if count == 0:
                 return
             proposals -= count
-            # Times with few ties or many, small shards or large ones, and in one of three rounds
-            # operators that run again.
+            # Times with few ties or many, small shards or large ones; in one of three rounds
+            # operators that run again, in one of four sharded weights.
             largest, shard = (20_000, 5)[round_ % 2], (1, 256)[round_ // 2 % 2]
-            case = Case(network, machine, largest, shard, again=round_ % 3 == 1)
+            again, shards = round_ % 3 == 1, round_ % 4 == 2
+            case = Case(network, machine, largest, shard, again=again, shards=shards)
             yield case, count, seed + round_
 
 

@@ -25,8 +25,8 @@ import flexlegion as fl
 from flexlegion.machine.running import running_machine
 
 NAMES = ("sequences", "activations", "tables", "branches", "gated", "several", "normalized")
-STRATEGIES = ("data", "data", "model", "single", "random")
-EXACT = ("data", "single")
+STRATEGIES = ("data", "fsdp", "model", "single", "random")
+EXACT = ("data", "fsdp", "single")
 ROWS = 16  # of the networks' batches of 7: two full ones and a short one
 # Batch normalisations over the two samples of a short batch enlarge what rounding does a hundred
 # times an iteration.
