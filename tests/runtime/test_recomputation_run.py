@@ -45,7 +45,7 @@ def test_same_bits_of_shards(ranks: int, tmp_path: Path) -> None:
         run_ranks(WORKER, out, *options, ranks=ranks, cpus=1, timeout=600)
         found = json.loads(Path(f"{out}.0").read_text())
     assert {name: its["differ"] for name, its in found.items() if its["differ"]} == {}
-    assert sum(its["again"] > 0 for its in found.values()) >= 60
+    assert sum(its["again"] > 0 for its in found.values()) >= 30
 
 
 def test_same_bits_in_micro_batches(tmp_path: Path) -> None:
