@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flexlegion.plan.passes import CLOSING
 from flexlegion.plan.plan import TRAINS, Box, Launch, Plan, Requirement
 
 
@@ -74,7 +75,8 @@ class Move:
 def moves(plan: Plan, memory_of: Mapping[str, str]) -> list[Move]:
     """What a training iteration moves between memories.
 
-    Every micro-batch moves what one does, but for weights and their gradients, which are read once.
+    Every micro-batch moves what one does, but for weights and their gradients, which are read once
+    unless they are sharded.
 
     Parameters
     ----------
@@ -97,7 +99,8 @@ def moves(plan: Plan, memory_of: Mapping[str, str]) -> list[Move]:
                 if r.privilege != "write" and not _empty(r.boxes[k]):
                     elements = fields[_field(r)].read(memory_of[device], r.boxes[k])
                     if counted and elements:
-                        times = 1 if _is_of_iteration(r, plan) else plan.graph.micro_batches
+                        once = _is_of_iteration(launch, r, plan)
+                        times = 1 if once else plan.graph.micro_batches
                         found.append(Move(launch, r, k, times * r.element_bytes * elements))
             for r, (k, device) in tasks:
                 if r.privilege != "read" and not _empty(r.boxes[k]):
@@ -110,13 +113,18 @@ def moved_bytes(plan: Plan, memory_of: Mapping[str, str]) -> int:
     return sum(move.bytes for move in moves(plan, memory_of))
 
 
-def _is_of_iteration(r: Requirement, plan: Plan) -> bool:
-    """Whether all micro-batches have the same, or add to the same."""
-    return r.tensor.kind == "weight" or r.field in plan.of_iteration
+def _is_of_iteration(launch: Launch, r: Requirement, plan: Plan) -> bool:
+    """Whether all micro-batches have the same, or add to the same.
+
+    Of sharded weights, each gathers the values, and reduces the gradients.
+    """
+    if r.tensor.kind != "weight":
+        return r.field in plan.of_iteration
+    return r.field == "value" or launch.pass_ in CLOSING
 
 
 def _field(r: Requirement) -> Any:
-    return r.tensor, r.field
+    return r.tensor, r.field, r.index
 
 
 def _empty(box: Box) -> bool:

@@ -157,7 +157,7 @@ def test_ranks_with_a_gpu_each(tmp_path: Path) -> None:
 
 def test_memory_is_as_predicted_while_models_come_and_go(tmp_path: Path) -> None:
     """A GPU's own memory holds what plan and simulator say, in each of six models in turn."""
-    case, strategies = CASES["rnntc"], ("single", "data", "model", "expert", "random:1", "random:2")
+    case, strategies = CASES["rnntc"], ("single", "data", "model", "expert", "random:1", "fsdp")
     work = Workload(case.name, case.batch_size, 2, case.sizes, samples=2 * case.batch_size)
     out = tmp_path / "result.json"
     arguments = ["--workload", work.to_json(), "--strategies", ",".join(strategies), "--out", out]
@@ -210,6 +210,7 @@ def test_partial_values_move_as_predicted(tmp_path: Path) -> None:
                 tuple(its["devices"]),
                 its.get("sums", "readers"),
                 again=its.get("again", False),
+                sharding=its.get("sharding", "states"),
             )
             for op, its in result["strategy"].items()
         }

@@ -16,6 +16,7 @@ from zoo_cases import CASES
 
 from flexlegion import Model
 from flexlegion.cost.analytic import AnalyticCosts
+from flexlegion.plan.coherence import moved_bytes
 from flexlegion.plan.passes import PASSES
 from flexlegion.plan.plan import TRAINS, Plan
 from flexlegion.profiling.machines import load_machine
@@ -248,6 +249,23 @@ def test_plan_and_simulator_agree(name: str) -> None:
                     if its.pass_ == pass_ and its.runs & TRAINS
                 )
                 assert planned == np.sum(of_launches["pass"] == PASSES.index(pass_))
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+@pytest.mark.parametrize("network", [images, sequences, tables])
+def test_plan_and_simulator_move_the_same(network, rounds: int) -> None:
+    """As counted from the plan's rectangles alone."""
+    topology = load_machine("p100x4")
+    memory_of = {device.name: device.memory for device in topology.devices}
+    for spec in ("data+zero2", "fsdp", "model+zero3", "random:1+zero3", "random:2+zero2+again"):
+        model = Model(8)
+        network(model)
+        problem = problem_of(
+            model, topology, AnalyticCosts(), granularity=Granularity(1), micro_batches=rounds
+        )
+        strategy = sharded(strategy_of(problem, spec), *SHARDING)
+        plan = Plan(strategy, problem.outputs, 1, granularity=problem.granularity)
+        assert moved_bytes(plan, memory_of) == full(problem, strategy).bytes_moved > 0
 
 
 def test_known_strategies() -> None:
