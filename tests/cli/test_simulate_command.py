@@ -359,3 +359,21 @@ def test_plan_with_two_machines(capsys: Capture) -> None:
         "strategy 'optcnn' depends on costs, so on a machine: name one by --machine, or to train "
     )
     assert "forward c1: " in text_of(capsys, "plan", *LENET, "--strategy", "optcnn")[0]
+
+
+def test_what_saves_memory_is_told(capsys: Capture) -> None:
+    """Recomputed time, gathered bytes, idle devices; and nothing of them where there are none."""
+    args = ["simulate", "--model", "gpt", "--size", "steps=8", "--size", "layers=2"]
+    args += ["--batch-size", "8", "--machine", "p100x2"]
+    facts = json_of(capsys, *args, "--strategy", "fsdp+again", "--micro-batches", "2")
+    assert 0 < facts["recomputed_ns"] < facts["computation_time_ns"]
+    assert 0 < facts["gathered_bytes"] < facts["bytes_moved"]
+    assert 0 < facts["idle_share"] < 1
+    plain = json_of(capsys, *args)
+    assert plain["recomputed_ns"] == plain["gathered_bytes"] == 0
+    out, _ = text_of(capsys, *args, "--strategy", "fsdp+again", "--micro-batches", "2")
+    assert "of the computation time" in out
+    assert "of sharded weights" in out
+    assert "of the devices' time, with all bubbles" in out
+    out, _ = text_of(capsys, *args)
+    assert "of sharded weights" not in out
