@@ -386,10 +386,9 @@ def _pays(
     strategy: ResolvedStrategy, starts: Mapping[str, ResolvedStrategy], problem: Problem
 ) -> bool:
     """Whether it is worth a share of the budget: faster than the first start, or alone fits."""
-    mine = judge(problem, strategy).time_ns
     for other in starts.values():
         theirs = judge(problem, other).time_ns
-        return mine is not None and (theirs is None or mine < theirs)
+        return judge(problem, strategy, theirs - 1 if theirs else 0).time_ns is not None
     return True
 
 

@@ -16,9 +16,8 @@ from flexlegion.known_strategies.megatron import megatron
 from flexlegion.known_strategies.pipeline import cut, work_of
 from flexlegion.known_strategies.registry import own_strategy
 from flexlegion.machine.devices import Devices
+from flexlegion.sim.fitting import fitting
 from flexlegion.sim.problem import Problem
-from flexlegion.sim.simulator import judge
-from flexlegion.strategy.additions import ADDITIONS
 from flexlegion.strategy.configuration import ParallelConfig
 from flexlegion.strategy.strategy import ResolvedStrategy, Strategy
 
@@ -27,7 +26,7 @@ from flexlegion.strategy.strategy import ResolvedStrategy, Strategy
 def three_d(problem: Problem) -> Strategy:
     """The fastest of all data x tensor x pipeline that fits into memory, as simulated.
 
-    Where one does not fit, it is tried with recomputation, with sharded weights, and with both.
+    Where one does not fit, it is tried with recomputation or sharded weights, and with both.
 
     Raises
     ------
@@ -48,29 +47,15 @@ def three_d(problem: Problem) -> Strategy:
         except UserError:
             continue  # it has no pairs of layers to split, or too small a batch
         fastest = min((key for key, _ in found), default=(True, 0))
-        limit = 0 if fastest[0] else fastest[1]
-        for changed in _smaller(strategy, graph):
-            judged = judge(problem, changed, limit)
-            if judged.missing_bytes == 0:
-                break
+        its = fitting(problem, strategy, 0 if fastest[0] else fastest[1])
         # What fits comes first, and the fastest of that; of what does not, the smallest.
-        if judged.missing_bytes:
-            found.append(((True, judged.missing_bytes), changed))
-        elif judged.time_ns is not None:
-            found.append(((False, judged.time_ns), changed))
+        if its.judged.missing_bytes:
+            found.append(((True, its.judged.missing_bytes), its.strategy))
+        elif its.judged.time_ns is not None:
+            found.append(((False, its.judged.time_ns), its.strategy))
     if not found:
         raise DoesNotApply("strategy '3d' finds no way to divide this model and batch")
     return min(found, key=lambda its: its[0])[1]
-
-
-def _smaller(strategy: ResolvedStrategy, graph: Graph) -> Iterator[ResolvedStrategy]:
-    """The strategy, and what takes less and less memory, and in general more and more time."""
-    yield strategy
-    for additions in (("again",), ("zero3",), ("zero3", "again")):
-        changed = strategy
-        for addition in additions:
-            changed = changed.changed(ADDITIONS[addition](changed, graph))
-        yield changed
 
 
 def _factors(devices: Devices, rounds: int) -> Iterator[tuple[int, int]]:

@@ -12,7 +12,7 @@ from flexlegion.base.registry import Registry
 from flexlegion.graph.graph import Graph
 from flexlegion.machine.devices import Devices
 from flexlegion.sim.problem import Problem
-from flexlegion.strategy.additions import ADDITIONS, Configs
+from flexlegion.strategy.additions import ADDITIONS, Configs, with_additions
 from flexlegion.strategy.hierarchy import hierarchical
 from flexlegion.strategy.strategy import Strategy
 
@@ -158,11 +158,10 @@ def make_strategy(
     source = "+".join([f"strategy '{name}", *additions]) + "'"
     if entry.own and not entry.takes_seed:
         made = Strategy(hierarchical(made, graph, devices), source)
-    if isinstance(made, Mapping):
-        for addition in additions:
-            origin = made if isinstance(made, Strategy) else Strategy(made)
-            changed = ADDITIONS[addition](made, graph)
-            made = Strategy(changed, source, origin.found, origin.granularity)
+    if additions and isinstance(made, Mapping):
+        origin = made if isinstance(made, Strategy) else Strategy(made)
+        changed = with_additions(made, additions, graph)
+        made = Strategy(changed, source, origin.found, origin.granularity)
     if isinstance(made, Strategy):
         return made
     if not isinstance(made, Mapping):

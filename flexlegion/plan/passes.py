@@ -69,3 +69,6 @@ TASK_PASSES = tuple(
 LINEAR_PASSES = tuple(
     row.name for row in ROWS if row.price == "of_bytes" and row.priced_as == row.name
 )
+# Those that compute again what the backward pass needs, and those that gather sharded weights.
+RECOMPUTING = ("again", "again_sum")
+GATHERING = ("gather", "gather_spread", "again_gather", "again_spread")

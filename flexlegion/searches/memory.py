@@ -13,16 +13,12 @@ from dataclasses import replace
 from math import prod
 
 from flexlegion.graph.graph import Operator
+from flexlegion.sim.fitting import fitting
 from flexlegion.sim.problem import Problem
-from flexlegion.sim.simulator import full, judge
-from flexlegion.strategy.additions import ADDITIONS
-from flexlegion.strategy.configuration import ParallelConfig
+from flexlegion.sim.simulator import judge
+from flexlegion.strategy.configuration import SHARDING, ParallelConfig
 from flexlegion.strategy.hierarchy import trained_bytes
 from flexlegion.strategy.strategy import ResolvedStrategy
-
-# What is tried, by the additions of known strategies: the fastest of the first that fits, or the
-# last.
-TRIED = (("again", "zero3"), ("zero3+again",))
 
 Change = Callable[[ParallelConfig], ParallelConfig]
 
@@ -45,39 +41,17 @@ def where_needed(
     """
     found: dict[str, ResolvedStrategy] = {}
     for name, strategy in starts.items():
-        if judge(problem, strategy).time_ns is not None:
-            if not found:
-                return dict(starts)
-            found[name] = strategy
-            continue
-        fitting = _fitting(problem, strategy)
-        if fitting is not None:
-            additions, changed = fitting
-            found[f"{name}+{additions}"] = changed
+        added, changed, judged = fitting(problem, strategy)
+        if not found and not added and judged.missing_bytes == 0:
+            return dict(starts)
+        if judged.missing_bytes == 0:
+            found[f"{name}+{added}" if added else name] = changed
     return found or dict(starts)
-
-
-def _fitting(problem: Problem, strategy: ResolvedStrategy) -> tuple[str, ResolvedStrategy] | None:
-    """What to add so that a strategy fits, and how it is then."""
-    for together in TRIED:
-        fastest: tuple[int, str, ResolvedStrategy] | None = None
-        for additions in together:
-            changed = strategy
-            for addition in additions.split("+"):
-                changed = changed.changed(ADDITIONS[addition](changed, problem.graph))
-            if changed == strategy:
-                continue
-            time_ns = judge(problem, changed, fastest[0] if fastest else 0).time_ns
-            if time_ns is not None and (fastest is None or time_ns < fastest[0]):
-                fastest = (time_ns, additions, changed)
-        if fastest is not None:
-            return fastest[1:]
-    return None
 
 
 def saves_memory(strategy: ResolvedStrategy) -> bool:
     """Whether there is something in it that `with_less` could take back."""
-    return any(_back(config) is not None for config in strategy.values())
+    return any(config.order != (False, SHARDING[0]) for config in strategy.values())
 
 
 def with_less(
@@ -98,7 +72,8 @@ def with_less(
         How long it may take; None: as long as it takes.
     """
     end = None if seconds is None else time.monotonic() + seconds
-    best_ns = full(problem, strategy).iteration_time_ns
+    best_ns = judge(problem, strategy).time_ns
+    assert best_ns is not None, "what was found fits"
     for operators, back in _steps(problem, strategy):
         left = operators
         count = len(left)
@@ -115,18 +90,12 @@ def with_less(
     return strategy, best_ns
 
 
-def _back(config: ParallelConfig) -> ParallelConfig | None:
-    """The same with neither recomputation nor sharding; None: it has neither."""
-    less = _kept(_whole(config))
-    return None if less == config else less
-
-
 def _kept(config: ParallelConfig) -> ParallelConfig:
     return replace(config, again=False)
 
 
 def _whole(config: ParallelConfig) -> ParallelConfig:
-    return replace(config, sharding="states")
+    return replace(config, sharding=SHARDING[0])
 
 
 def _steps(problem: Problem, strategy: ResolvedStrategy) -> Iterator[tuple[list[Operator], Change]]:

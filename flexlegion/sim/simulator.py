@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flexlegion.base.errors import UserError
 from flexlegion.bindings.native import Arrays, layout, names
-from flexlegion.plan.passes import FIELDS, ROWS
+from flexlegion.plan.passes import FIELDS, GATHERING, RECOMPUTING, ROWS
 from flexlegion.sim.problem import Problem
 from flexlegion.strategy.configuration import ParallelConfig
 from flexlegion.strategy.strategy import ResolvedStrategy
@@ -26,9 +26,6 @@ FLOWS = names("fl_flow", " ")
 CONTENTS = names("fl_content", " ")  # what memory is for
 ALGORITHMS = names("fl_algorithm")
 VERDICTS = names("fl_verdict")  # on a proposal
-# Passes that compute again what the backward pass needs, and those that gather weights.
-RECOMPUTING = ("again", "again_sum")
-GATHERING = ("gather", "gather_spread", "again_gather", "again_spread")
 # The columns of a timeline that say which task it is, whatever the micro-batch.
 _WHICH = ["pass", "index", "part", "flow", "tensor", "source", "destination", "hop"]
 SIMULATED, OUT_OF_MEMORY = "simulated", "out_of_memory"
@@ -108,8 +105,10 @@ class Timeline:
 
     def _in(self, passes: Collection[str]) -> npt.NDArray[Any]:
         """Of each row, whether it is of one of these passes."""
+        import numpy as np
+
         numbers = [row for row, its in enumerate(ROWS) if its.name in passes]
-        return sum((self.tasks["pass"] == row for row in numbers), self.tasks["pass"] < 0)
+        return np.isin(self.tasks["pass"], numbers)
 
     @cached_property
     def fits(self) -> bool:

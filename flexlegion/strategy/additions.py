@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from flexlegion.graph.graph import Graph
@@ -18,3 +18,20 @@ ADDITIONS: Mapping[str, Callable[[Configs, Graph], Configs]] = {
     "zero2": partial(sharded, what="gradients"),
     "zero3": partial(sharded, what="weights"),
 }
+
+
+def with_additions(configs: Configs, names: Iterable[str], graph: Graph) -> Configs:
+    """The configurations, changed by one addition after the other.
+
+    Parameters
+    ----------
+    configs
+        By operator name.
+    names
+        Of `ADDITIONS`.
+    graph
+        What they are for.
+    """
+    for name in names:
+        configs = ADDITIONS[name](configs, graph)
+    return configs

@@ -36,7 +36,7 @@ from flexlegion.objective.training import TrainingSpec
 from flexlegion.profiling.machines import load_machine
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
-from flexlegion.strategy.additions import ADDITIONS
+from flexlegion.strategy.additions import with_additions
 from flexlegion.strategy.hierarchy import hierarchical
 from flexlegion.strategy.strategy import Strategy
 from flexlegion.zoo import build
@@ -134,8 +134,7 @@ def strategy_of(row: Row, problem: Problem) -> Strategy:
         raise CannotBeSaidError(f"recomputation: {row['recompute']}")
     if ways["zero"] in (2, 3):
         added.append(f"zero{ways['zero']}")
-    for addition in added:
-        configs = ADDITIONS[addition](configs, graph)
+    configs = with_additions(configs, added, graph)
     return Strategy(configs, f"row {row['id']}")
 
 

@@ -22,7 +22,7 @@ import flexlegion
 from flexlegion.base.files import write_text
 from flexlegion.base.quoting import escaped, printable
 from flexlegion.console.text import count, duration, memory, volume
-from flexlegion.plan.passes import PASSES
+from flexlegion.plan.passes import GATHERING, PASSES, RECOMPUTING
 
 LONGEST_LABEL = 200
 
@@ -69,16 +69,7 @@ def page(template: str, values: Mapping[str, Any], data: Mapping[str, Any]) -> s
 
 def _colour(pass_: str) -> str:
     """Whose colour a pass has: what follows the backward passes is like an update."""
-    before = (
-        "gather",
-        "gather_spread",
-        "sum",
-        "again_gather",
-        "again_spread",
-        "again",
-        "again_sum",
-    )
-    alike = dict.fromkeys(before, "forward")
+    alike = dict.fromkeys(("sum", *RECOMPUTING, *GATHERING), "forward")
     own = ("load", "forward", "backward", "other")
     return pass_ if pass_ in own else alike.get(pass_, "update")
 

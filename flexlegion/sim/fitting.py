@@ -1,0 +1,58 @@
+"""What is added to a strategy that does not fit into memory: recomputation, or sharded weights."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from flexlegion.sim.problem import MAX_TIME_NS, Problem
+from flexlegion.sim.simulator import Judged, judge
+from flexlegion.strategy.additions import with_additions
+from flexlegion.strategy.strategy import ResolvedStrategy
+
+# Tried one after the other; of what is tried together, the fastest that fits is taken.
+TRIED = (("again", "zero3"), ("zero3+again",))
+
+
+class Fitting(NamedTuple):
+    """A strategy with what it takes to fit.
+
+    Attributes
+    ----------
+    added : str
+        As behind a known strategy's name, ``zero3+again``; empty: nothing.
+    strategy : ResolvedStrategy
+        With that. If nothing makes it fit, with all that was tried.
+    judged : Judged
+        What is said of it.
+    """
+
+    added: str
+    strategy: ResolvedStrategy
+    judged: Judged
+
+
+def fitting(problem: Problem, strategy: ResolvedStrategy, limit_ns: int = 0) -> Fitting:
+    """A strategy, with recomputation or sharded weights as far as it does not fit without.
+
+    Parameters
+    ----------
+    problem, strategy
+        What is to fit where.
+    limit_ns
+        As of `judge`.
+    """
+    last = Fitting("", strategy, judge(problem, strategy, limit_ns))
+    if last.judged.missing_bytes == 0:
+        return last
+    for together in TRIED:
+        found = []
+        for added in together:
+            changed = strategy.changed(with_additions(strategy, added.split("+"), problem.graph))
+            if changed == strategy:
+                continue
+            last = Fitting(added, changed, judge(problem, changed, limit_ns))
+            if last.judged.missing_bytes == 0:
+                found.append(last)
+        if found:
+            return min(found, key=lambda its: its.judged.time_ns or MAX_TIME_NS)
+    return last
