@@ -6,6 +6,7 @@
 #include "plan/passes.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <map>
 #include <utility>
 
@@ -279,32 +280,26 @@ void add_weight_gradient(const Graph& graph, const GraphFacts& facts, int i, Ten
   }
 }
 
-Uses use_node_sum(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
+// Uses in these roles of each weight whose gradient is summed.
+Uses use_summed_weights(const Graph& graph, const GraphFacts& facts, const LaunchKey& key,
+                        std::initializer_list<R> roles) {
   Uses uses;
   for (int i : facts.summed_weights(graph, key.op)) {
-    const TensorId weight = graph.operators[key.op].operands[i].tensor;
-    add(uses, R::node_gradient, i, weight);
-    add(uses, R::node_sum, i, weight);
+    for (R role : roles) add(uses, role, i, graph.operators[key.op].operands[i].tensor);
   }
   return uses;
+}
+
+Uses use_node_sum(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
+  return use_summed_weights(graph, facts, key, {R::node_gradient, R::node_sum});
 }
 
 Uses use_reduce(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
-  Uses uses;
-  for (int i : facts.summed_weights(graph, key.op)) {
-    const TensorId weight = graph.operators[key.op].operands[i].tensor;
-    add(uses, R::partial_gradient, i, weight);
-    add(uses, R::reduced, i, weight);
-  }
-  return uses;
+  return use_summed_weights(graph, facts, key, {R::partial_gradient, R::reduced});
 }
 
 Uses use_spread(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
-  Uses uses;
-  for (int i : facts.summed_weights(graph, key.op)) {
-    add(uses, R::spread, i, graph.operators[key.op].operands[i].tensor);
-  }
-  return uses;
+  return use_summed_weights(graph, facts, key, {R::spread});
 }
 
 Uses use_norm(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {

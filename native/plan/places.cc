@@ -38,8 +38,7 @@ const RoleRow& row_of(RequirementRole role) {
       {"reduced", Field::reduced, P::write},           // read_write behind the first micro-batch
       {"node gradient", Field::gradient, P::read},
       {"node sum", Field::node_sums, P::write},
-      {"weight gradient", Field::gradient,
-       P::read},  // of node_sums or reduced, where there are any
+      {"weight gradient", Field::gradient, P::read},  // or node_sums, or reduced
       {"looked up tokens", Field::value, P::read},
       {"looked up gradient", Field::gradient, P::read},
       {"norm", Field::norms, P::write},

@@ -78,9 +78,12 @@ class OnDemand {
         facts_(facts),
         stretch_(stretch),
         launches_(launches),
-        producers_(graph.tensors.size()),
-        computed_(graph.operators.size(), false),
-        gathered_(graph.operators.size(), false) {
+        computes_(!stretch.again.empty() && has(facts.again, true)),
+        gathers_(!stretch.gathering.empty() && has(facts.sharding, Sharding::weights)) {
+    if (gathers_) gathered_.assign(graph.operators.size(), false);
+    if (!computes_) return;
+    producers_.resize(graph.tensors.size());
+    computed_.assign(graph.operators.size(), false);
     for (OpId op : graph.operators.ids()) {
       for (int i : graph.operators[op].outputs()) {
         producers_[graph.operators[op].operands[i].tensor] = op;
@@ -89,41 +92,52 @@ class OnDemand {
   }
 
   void issue(const LaunchKey& key) {
+    if (!wanted(key)) return;
     for (OpId op : computed_for(key)) {
-      for (Pass pass : stretch_.again) add(of(op, pass));
+      for (Pass pass : stretch_.again) {
+        if (wanted(of(op, pass))) add(of(op, pass));
+      }
     }
     add(key);
   }
 
  private:
+  template <typename Facts, typename Value>
+  static bool has(const Facts& facts, Value value) {
+    return std::find(facts.begin(), facts.end(), value) != facts.end();
+  }
+
+  bool wanted(const LaunchKey& key) const { return row_of(key.pass).wanted(graph_, facts_, key); }
+
   static LaunchKey of(OpId op, Pass pass) {
     LaunchKey key{pass};
     key.op = op;
     return key;
   }
 
-  // The launch, if it is wanted, and before it the weights that it is the first to read.
+  // The launch, and before it the weights that it is the first to read.
   void add(const LaunchKey& key) {
-    if (!row_of(key.pass).wanted(graph_, facts_, key)) return;
-    for (const Use& use : row_of(key.pass).uses(graph_, facts_, key)) {
+    if (gathers_) gather_for(key);
+    launches_.push_back(key);
+  }
+
+  void gather_for(const LaunchKey& reader) {
+    for (const Use& use : row_of(reader.pass).uses(graph_, facts_, reader)) {
       if (use.field != Field::copy) continue;
       const OpId owner = facts_.owner[use.tensor];
       if (gathered_[owner]) continue;
       gathered_[owner] = true;
       for (Pass pass : stretch_.gathering) {
-        if (row_of(pass).wanted(graph_, facts_, of(owner, pass))) {
-          launches_.push_back(of(owner, pass));
-        }
+        if (wanted(of(owner, pass))) launches_.push_back(of(owner, pass));
       }
     }
-    launches_.push_back(key);
   }
 
   // The operators to run again for a launch, that were not so far: those whose outputs it reads,
   // and for these others. Not recursive: networks may be deeper than the stack.
   std::vector<OpId> computed_for(const LaunchKey& reader) {
     std::vector<OpId> needed;
-    if (stretch_.again.empty()) return needed;
+    if (!computes_) return needed;
     std::vector<LaunchKey> readers = {reader};
     while (!readers.empty()) {
       const LaunchKey key = readers.back();
@@ -145,6 +159,7 @@ class OnDemand {
   const GraphFacts& facts_;
   const Stretch& stretch_;
   std::vector<LaunchKey>& launches_;
+  const bool computes_, gathers_;  // whether there is something of that
   IdVector<TensorId, OpId> producers_;
   IdVector<OpId, bool> computed_, gathered_;
 };
@@ -160,7 +175,7 @@ std::vector<LaunchKey> issue_order(const Graph& graph, const GraphFacts& facts) 
     const auto add = [&](LaunchKey key) {
       for (Pass pass : stretch.passes) {
         key.pass = pass;
-        if (row_of(pass).wanted(graph, facts, key)) on_demand.issue(key);
+        on_demand.issue(key);
       }
     };
     const IdRange<OpId> forwards = graph.operators.ids();

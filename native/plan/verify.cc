@@ -42,7 +42,7 @@ class Verifier {
       check_conflicts();
       seen_[{launch.pass, launch.op}] = &launch;
       if (!row_of(launch.pass).follows.empty()) check_follower();
-      check_update();
+      check_weights();
       check_iteration_fields();
       for (const Requirement& r : launch.requirements) {
         if (r.field != Field::gradient) continue;
@@ -264,7 +264,7 @@ class Verifier {
     }
   }
 
-  void check_update() {
+  void check_weights() {
     for (const Requirement& updated : launch_->requirements) {
       using R = RequirementRole;
       if (updated.role == R::gathered || updated.role == R::reduced) check_shards(updated);
@@ -474,9 +474,8 @@ class Verifier {
       for (const Requirement& r : launch.requirements) {
         const bool any = volume(r.rects) > 0;
         if (!any || r.privilege == Privilege::write) continue;
-        const bool known = r.field == Field::value || r.field == Field::partial ||
-                           r.field == Field::node_sums || r.field == Field::copy ||
-                           r.field == Field::reduced;
+        const bool known =
+            !of_iteration(r.field) && r.field != Field::gradient && r.field != Field::state;
         Place place = r;
         place.buffer = 0;  // of those that were looked up
         if (known && there.count(place) == 0) fail("reads " + name(r) + " before it is written");
@@ -491,9 +490,7 @@ class Verifier {
           check_nodes(r, plan_.nodes[r.tensor].count());
           there.insert(r);
         }
-        const bool whole = r.field == Field::value || r.field == Field::copy ||
-                           r.field == Field::reduced || r.field == Field::state;
-        if (!whole) continue;
+        if (of_iteration(r.field) || is_stacked(r.field)) continue;
         check_partition(r, r.rects, 1);
         if (r.field == Field::state) continue;
         if (!written.insert(r).second) fail("writes " + name(r) + ", which was written before");

@@ -58,8 +58,17 @@ std::vector<std::int64_t> FlowRules::times(int launch, const std::vector<int>& d
   const Split& split = problem_.split(key.op, configs_[key.op].split);
   std::vector<std::int64_t> times;
   if (row.price == Price::of_bytes) {
+    const std::vector<std::int64_t> copied = copied_bytes(key);
     for (const ShardTask& task : placements_.shard_tasks(key)) {
-      times.push_back(shard_task_time(key, split, task));
+      if (row.shares == Shares::outputs) {
+        times.push_back(sum_task_time(problem_, key.op, split.partial_values, task));
+        continue;
+      }
+      std::int64_t bytes = 0;
+      for (const auto& [which, shard] : task.shards) {
+        bytes += shard.volume() * copied[static_cast<std::size_t>(which)];
+      }
+      times.push_back(time_of_bytes(problem_, key.pass, task.device, bytes));
     }
     return times;
   }
@@ -69,23 +78,19 @@ std::vector<std::int64_t> FlowRules::times(int launch, const std::vector<int>& d
   return times;
 }
 
-// Of a task that combines partial values of outputs, or copies or sums something of its shards of
-// weights. What is summed of gradients, flows say.
-std::int64_t FlowRules::shard_task_time(const LaunchKey& key, const Split& split,
-                                        const ShardTask& task) {
-  if (row_of(key.pass).shares == Shares::outputs) {
-    return sum_task_time(problem_, key.op, split.partial_values, task);
-  }
-  std::int64_t bytes = 0;
-  const auto operands = shared_operands(problem_.graph, problem_.facts, key.op, Shares::weights);
+// What a launch copies of each operand that its tasks share out, in bytes of an element. What is
+// summed of gradients, flows say.
+std::vector<std::int64_t> FlowRules::copied_bytes(const LaunchKey& key) const {
+  const auto operands =
+      shared_operands(problem_.graph, problem_.facts, key.op, row_of(key.pass).shares);
+  std::vector<std::int64_t> bytes(operands.size(), 0);
   for (const Use& use : uses_of(problem_.graph, problem_.facts, key)) {
-    if (use.role != R::gathered) continue;
-    for (const auto& [which, shard] : task.shards) {
-      if (operands[static_cast<std::size_t>(which)] != use.operand) continue;
-      bytes += shard.volume() * element_bytes(type_of(problem_.graph, use));
+    const auto which = std::find(operands.begin(), operands.end(), use.operand) - operands.begin();
+    if (use.role == R::gathered) {
+      bytes[static_cast<std::size_t>(which)] = element_bytes(type_of(problem_.graph, use));
     }
   }
-  return time_of_bytes(problem_, key.pass, task.device, bytes);
+  return bytes;
 }
 
 // How much longer a task takes beside busy neighbours: as was measured of its split, or of the rate

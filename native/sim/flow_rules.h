@@ -65,7 +65,7 @@ class FlowRules {
   };
 
   std::vector<std::int64_t> times(int launch, const std::vector<int>& devices);
-  std::int64_t shard_task_time(const LaunchKey& key, const Split& split, const ShardTask& task);
+  std::vector<std::int64_t> copied_bytes(const LaunchKey& key) const;
   std::int32_t contention(int launch, int device, int part) const;
 
   Flow build(const FlowId& id);

@@ -129,8 +129,9 @@ inline bool can_be_hierarchical(const Problem& problem, OpId op) {
 
 // What of an operator's weights a configuration shards; of one without weights, nothing.
 inline Sharding sharding_of(const Problem& problem, OpId op, const ParallelConfig& config) {
-  return problem.facts.summed_weights(problem.graph, op).empty() ? Sharding::states
-                                                                 : config.sharding;
+  const bool any = config.sharding != Sharding::states &&
+                   !problem.facts.summed_weights(problem.graph, op).empty();
+  return any ? config.sharding : Sharding::states;
 }
 
 // A parallelization configuration whose degrees stand in the cost table. Equal strategies have
