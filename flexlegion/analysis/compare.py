@@ -97,8 +97,8 @@ def compare(
 ) -> Compared:
     """Compare known strategies with the best placement of whole operators, and the best of all.
 
-    Strategies for networks of a kind ("megatron", "pipeline", "3d", "vocabulary", "wide-deep") are
-    compared where they apply.
+    Strategies for networks of a kind ("megatron", "pipeline", "interleaved", "3d", "vocabulary",
+    "wide-deep") are compared where they apply.
 
     Parameters
     ----------

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 from flexlegion.base.errors import DoesNotApply, UserError
 from flexlegion.graph.graph import Graph
 from flexlegion.known_strategies.basic import data_parallel
 from flexlegion.known_strategies.megatron import megatron
-from flexlegion.known_strategies.pipeline import cut, work_of
+from flexlegion.known_strategies.pipeline import registers, runs_of_layers
 from flexlegion.known_strategies.registry import own_strategy
 from flexlegion.machine.devices import Devices
 from flexlegion.sim.fitting import fitting
@@ -39,23 +40,41 @@ def three_d(problem: Problem) -> Strategy:
             "strategy '3d' has micro-batches go from stage to stage, but a batch goes through in "
             "one piece (see --micro-batches)"
         )
-    found: list[tuple[tuple[bool, int], ResolvedStrategy]] = []
+    found: list[_Found] = []
     for tensor, pipeline in _factors(problem.devices, graph.micro_batches):
-        try:
-            configs = stages(graph, problem.devices, tensor, pipeline)
-            strategy = problem.checked(Strategy(configs, "strategy '3d'"))
-        except UserError:
-            continue  # it has no pairs of layers to split, or too small a batch
-        fastest = min((key for key, _ in found), default=(True, 0))
-        its = fitting(problem, strategy, 0 if fastest[0] else fastest[1])
-        # What fits comes first, and the fastest of that; of what does not, the smallest.
-        if its.judged.missing_bytes:
-            found.append(((True, its.judged.missing_bytes), its.strategy))
-        elif its.judged.time_ns is not None:
-            found.append(((False, its.judged.time_ns), its.strategy))
+        _try(problem, tensor, pipeline, 1, found)
     if not found:
         raise DoesNotApply("strategy '3d' finds no way to divide this model and batch")
-    return min(found, key=lambda its: its[0])[1]
+    best = min(found, key=lambda its: its.key)
+    if best.pipeline > 1:
+        _try(problem, best.tensor, best.pipeline, 2, found)
+    return min(found, key=lambda its: its.key).strategy
+
+
+class _Found(NamedTuple):
+    # What fits comes first, and the fastest of that; of what does not, the smallest.
+    key: tuple[bool, int]
+    strategy: ResolvedStrategy
+    tensor: int
+    pipeline: int
+
+
+def _try(problem: Problem, tensor: int, pipeline: int, runs: int, found: list[_Found]) -> None:
+    """Add that division to what was found, unless it cannot be, or is slower than what fits."""
+    try:
+        configs = stages(problem.graph, problem.devices, tensor, pipeline, runs)
+        strategy = problem.checked(Strategy(configs, "strategy '3d'"))
+    except UserError:
+        return  # it has no pairs of layers to split, too few layers, or too small a batch
+    fastest = min((its.key for its in found), default=(True, 0))
+    its = fitting(problem, strategy, 0 if fastest[0] else fastest[1])
+    if its.judged.missing_bytes:
+        key = (True, its.judged.missing_bytes)
+    elif its.judged.time_ns is not None:
+        key = (False, its.judged.time_ns)
+    else:
+        return
+    found.append(_Found(key, its.strategy, tensor, pipeline))
 
 
 def _factors(devices: Devices, rounds: int) -> Iterator[tuple[int, int]]:
@@ -70,10 +89,12 @@ def _factors(devices: Devices, rounds: int) -> Iterator[tuple[int, int]]:
                 yield tensor, pipeline
 
 
-def stages(graph: Graph, devices: Devices, tensor: int, pipeline: int) -> dict[str, ParallelConfig]:
+def stages(
+    graph: Graph, devices: Devices, tensor: int, pipeline: int, runs: int = 1
+) -> dict[str, ParallelConfig]:
     """A pipeline of so many stages, in each of which layers are shared by so many devices.
 
-    What is left of a stage's devices splits samples. Stage s of p has p - s registers.
+    What is left of a stage's devices splits samples.
 
     Parameters
     ----------
@@ -83,25 +104,28 @@ def stages(graph: Graph, devices: Devices, tensor: int, pipeline: int) -> dict[s
         Devices that share a layer.
     pipeline
         Stages, of equal work.
+    runs
+        Of layers, on each device: how often micro-batches go round the stages.
 
     Raises
     ------
     UserError
-        If the model has no layers that can be shared so.
+        If the model has no layers that can be shared so, or too few for so many runs.
     """
     names = [name for node in devices.preferred_by_node for name in node]
     size = len(names) // pipeline
-    numbers = cut([work_of(op) for op in graph.operators], pipeline)
+    numbers = runs_of_layers(graph, pipeline, runs)
     of_stage = []
     for stage in range(pipeline):
         its = names[stage * size : (stage + 1) * size]
         # Devices that share a layer count as a node.
         group = Devices(its, [number // tensor for number in range(size)])
         of_stage.append(megatron(graph, group) if tensor > 1 else data_parallel(graph, group))
-    last = numbers[-1] if numbers else 0
+    deep = min(max(numbers, default=0) + 1, pipeline)
     return {
         op.name: replace(
-            of_stage[stage][op.name], buffers=min(graph.micro_batches, last + 1 - stage)
+            of_stage[number % pipeline][op.name],
+            buffers=registers(deep, runs, number, graph.micro_batches),
         )
-        for op, stage in zip(graph.operators, numbers, strict=True)
+        for op, number in zip(graph.operators, numbers, strict=True)
     }

@@ -1,7 +1,8 @@
-"""A pipeline: runs of layers on one device each, through which micro-batches go in turn.
+"""Pipelines: runs of layers on one device each, through which micro-batches go in turn.
 
 Stage s of p has p - s registers, so that as many micro-batches are under way there as it takes to
-keep the stages behind it busy: "one forward, one backward" follows (`native/sim/rounds.h`).
+keep the stages behind it busy: "one forward, one backward" follows (`native/sim/rounds.h`). Where
+micro-batches go round the devices, more are under way (`registers`).
 """
 
 from __future__ import annotations
@@ -30,23 +31,139 @@ def pipeline(graph: Graph, devices: Devices) -> Strategy:
     UserError
         If an iteration has one micro-batch, or there is one device.
     """
+    return _pipeline(graph, devices, "pipeline", runs=1)
+
+
+@own_strategy("interleaved")
+def interleaved(graph: Graph, devices: Devices) -> Strategy:
+    """A pipeline that goes round the devices twice: each has two runs of layers.
+
+    So devices are idle about half as long, and twice as much moves between them (Narayanan et al.
+    2021, section 2.2).
+
+    Raises
+    ------
+    UserError
+        If an iteration has one micro-batch, there is one device, or there are too few layers.
+    """
+    return _pipeline(graph, devices, "interleaved", runs=2)
+
+
+def _pipeline(graph: Graph, devices: Devices, name: str, runs: int) -> Strategy:
+    """With so many runs of layers a device."""
     rounds, names = graph.micro_batches, devices.preferred
     if rounds == 1 or len(names) == 1:
         lacks = "there is one device" if rounds > 1 else "a batch goes through in one piece"
         raise DoesNotApply(
-            "strategy 'pipeline' has micro-batches go from device to device, but "
+            f"strategy '{name}' has micro-batches go from device to device, but "
             f"{lacks} (see --micro-batches)"
         )
-    work = [work_of(op) for op in graph.operators]
-    stages = cut(work, len(names))
-    count = stages[-1] + 1 if stages else 0
+    numbers = runs_of_layers(graph, len(names), runs)
+    stages = min(max(numbers, default=0) + 1, len(names))
     configs = {
         op.name: ParallelConfig(
-            (1,) * len(op.dims), (names[stage],), buffers=min(rounds, count - stage)
+            (1,) * len(op.dims),
+            (names[number % stages],),
+            buffers=registers(stages, runs, number, rounds),
         )
-        for op, stage in zip(graph.operators, stages, strict=True)
+        for op, number in zip(graph.operators, numbers, strict=True)
     }
-    return Strategy(configs, "strategy 'pipeline'")
+    return Strategy(configs, f"strategy '{name}'")
+
+
+def runs_of_layers(graph: Graph, stages: int, runs: int) -> list[int]:
+    """Of each operator, in which run of operators it is; run r is on stage r modulo `stages`.
+
+    Runs are of equal work, as far as that goes. There may be fewer runs than stages; but if stages
+    have several each, all have as many.
+
+    Raises
+    ------
+    UserError
+        If there are too few operators for that.
+    """
+    return cut_into_runs([work_of(op) for op in graph.operators], stages, runs)
+
+
+def cut_into_runs(work: Sequence[int], stages: int, runs: int) -> list[int]:
+    """The same, of operators of that work."""
+    wanted = stages * runs
+    numbers = cut(work, wanted)
+    if runs == 1:
+        return numbers
+    if len(work) < wanted:
+        raise DoesNotApply(
+            f"{runs} runs of operators on each of {stages} stages are {wanted}, but the model has "
+            f"no more than {len(work)}"
+        )
+    while numbers[-1] + 1 < wanted:  # the largest run that has several becomes two
+        spans = [
+            [i for i, number in enumerate(numbers) if number == run]
+            for run in range(numbers[-1] + 1)
+        ]
+        largest = max(
+            (span for span in spans if len(span) > 1), key=lambda its: sum(work[i] for i in its)
+        )
+        halves = cut([work[i] for i in largest], 2)
+        second = halves.index(1) if 1 in halves else len(largest) - 1
+        for i in range(largest[second], len(numbers)):
+            numbers[i] += 1
+    _balance(work, numbers, stages)
+    return numbers
+
+
+def _balance(work: Sequence[int], numbers: list[int], stages: int) -> None:
+    """Move borders of runs, an operator at a time, while the stages' works get more equal.
+
+    Runs of equal work are not enough: the last one may be an operator that cannot be divided, and
+    its stage has others. What gets smaller is the sum of the works' squares.
+    """
+    works = [0] * stages
+    for its, number in zip(work, numbers, strict=True):
+        works[number % stages] += its
+    moved = True
+    while moved:
+        moved = False
+        for i in range(1, len(work)):
+            left, right = numbers[i - 1], numbers[i]
+            if left == right:
+                continue
+            # The operator before the border goes right, or the one behind it left, if its run keeps
+            # another.
+            for at, to in ((i - 1, right), (i, left)):
+                run = numbers[at]
+                beside = at - 1 if at == i - 1 else at + 1
+                alone = not 0 <= beside < len(work) or numbers[beside] != run
+                more, less = works[to % stages], works[run % stages]
+                if not alone and run % stages != to % stages and more + work[at] < less:
+                    works[to % stages] += work[at]
+                    works[run % stages] -= work[at]
+                    numbers[at] = to
+                    moved = True
+                    break
+
+
+def registers(stages: int, runs: int, number: int, rounds: int) -> int:
+    """That a run's tensors need, for no device to wait for one.
+
+    Of one run of operators a stage, stage s of p needs p - s. Of v, from the forward task of run r
+    to its backward task there are D = 2 (v p - 1 - r) + 1 tasks of the device, forward or backward,
+    and of each v p of them, the first p at most are of run r: micro-batches go in groups of p
+    (`native/plan/service_order.h`).
+
+    Parameters
+    ----------
+    stages, runs
+        Of the pipeline; of operators, on each stage.
+    number
+        Of the run, of all stages', from 0.
+    rounds
+        Micro-batches; there are no more registers than these.
+    """
+    if runs == 1:
+        return min(rounds, stages - number)
+    whole, rest = divmod(2 * (stages * runs - 1 - number) + 1, stages * runs)
+    return min(rounds, whole * stages + min(rest, stages))
 
 
 def cut(work: Sequence[int], parts: int) -> list[int]:

@@ -68,7 +68,7 @@ ANNEALING, PAPER_SEARCH, PLACEMENT = "annealing", "paper", "placement"
 
 
 # Starts for networks of a kind, taken where they are faster than data parallelism.
-SPECIAL = ("megatron", "pipeline", "3d", "vocabulary", "wide-deep")
+SPECIAL = ("megatron", "pipeline", "interleaved", "3d", "vocabulary", "wide-deep")
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,8 @@ constexpr int kPasses = static_cast<int>(Pass::spread) + 1;
 
 // In which runs a launch takes part (a bit set).
 enum Runs : unsigned { kTrains = 1, kEvaluates = 2, kPredicts = 4 };
+// Whether a launch is one of the forward pass: it takes part in other runs than training, too.
+inline bool of_forward_pass(unsigned runs) { return (runs & ~kTrains) != 0; }
 
 // Names a launch of the plan.
 struct LaunchKey {

@@ -58,6 +58,8 @@ class PlanBuilder {
       if (facts_.runs[op] != 0) find_buffers(op);
       if (strategy_[op].hierarchical) find_nodes(op);
     }
+    plan_.service = ServiceOrder(
+        graph_, [this](OpId op) -> const std::vector<int>& { return strategy_[op].devices; });
     for (const LaunchKey& key : issue_order(graph_, facts_)) {
       Launch launch = launch_of(graph_, facts_, key, strategy_[decides(graph_, facts_, key)]);
       if (launch.tasks() == 0)

@@ -52,6 +52,7 @@
 
 #include "plan/launches.h"
 #include "plan/registers.h"
+#include "plan/service_order.h"
 #include "plan/shards.h"
 
 namespace flexlegion {
@@ -95,6 +96,7 @@ struct Plan {
   std::map<Place, Tenancy> tenancies;      // of what is needed for a few launches: its register
   std::map<Place, LocalRegister> local_registers;  // by their homes
   int micro_batches = 1;
+  ServiceOrder service;
   IdVector<TensorId, int>
       buffers;  // of values and gradients but weights': that rounds take in turn
   std::array<int, kFields> elements{};  // of each field of the iteration

@@ -179,6 +179,7 @@ FutureMap Executor::issue(int index, const RunState& state, int data,
   arguments.data = data;
   arguments.ticket = ticket;
   arguments.round = round;
+  arguments.turn = service_.turn(launch.visit, round);
   arguments.rows = rows == nullptr ? 0 : static_cast<std::int32_t>(rows->size());
   arguments.run = state;
   const std::size_t row_bytes = static_cast<std::size_t>(arguments.rows) * sizeof(std::int64_t);

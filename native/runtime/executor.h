@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "legion.h"
+#include "plan/service_order.h"
 #include "runtime/launch.h"
 #include "runtime/regions.h"
 
@@ -78,6 +79,7 @@ class Executor {
 
   RegionStore regions_;
   std::deque<RuntimeLaunch> launches_;  // a deque: tasks hold references while others are added
+  ServiceOrder service_;
 
  private:
   void check_memory(const std::string& what) const;

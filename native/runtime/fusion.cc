@@ -27,6 +27,7 @@ RuntimeLaunch fused(const std::deque<RuntimeLaunch>& launches, const std::vector
   RuntimeLaunch launch;
   launch.task = MachineState::get().task_id(kFusedTask);
   launch.devices = launches[static_cast<std::size_t>(members.front())].devices;
+  launch.visit = launches[static_cast<std::size_t>(members.front())].visit;
   MergedUses merged;
   for (int member : members) {
     FusedPart& part = launch.parts.emplace_back();

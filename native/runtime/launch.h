@@ -26,6 +26,7 @@ struct TaskArguments {
   std::int32_t launch = 0;
   std::int32_t data = -1;  // which host array, for tasks that read one
   std::int32_t round = 0;  // of the iteration
+  std::int32_t turn = 0;   // as in ServiceOrder
   std::int32_t rows = 0;
   std::int64_t ticket = 0;  // of the iteration, if it is one that tasks tell of
   RunState run;
@@ -99,6 +100,7 @@ struct RuntimeLaunch {
   Legion::TaskID task = 0;
   std::vector<int> devices;  // one a task
   Side side = Side::device;
+  int visit = 0;         // as in ServiceOrder; of those that were fused, the first one's
   bool answers = false;  // to the host: with a loss, say
   Recordable recordable = Recordable::never;
   std::vector<LaunchRequirement> requirements;

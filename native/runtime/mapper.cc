@@ -127,9 +127,9 @@ void PlanMapper::map_task(MapperContext ctx, const Task& task, const MapTaskInpu
   const Processor processor = processor_for(device, launch.side);
   output.chosen_variant = variant_for(processor);
   output.target_procs.push_back(processor);
-  // Of what is ready, the oldest micro-batch goes first, as in the simulator (sim/rounds.h).
+  // Micro-batches take turns as in the simulator (sim/rounds.h).
   const auto* arguments = static_cast<const TaskArguments*>(task.args);
-  output.task_priority = output.copy_fill_priority = -arguments->round;
+  output.task_priority = output.copy_fill_priority = -arguments->turn;
   const Memory memory = memory_for(device, launch.side);
   for (std::size_t i = 0; i < task.regions.size(); ++i) {
     output.chosen_instances[i] = {instance_for(ctx, task, task.regions[i], memory)};

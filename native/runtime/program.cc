@@ -41,6 +41,7 @@ Program::Program(const fl_plan& plan, const std::string& optimizer,
   if (plan_.optimizer.needs_norm != (clip_norm > 0 || plan_.optimizer.scales)) {
     throw std::invalid_argument("the plan clips gradients and the optimizer does not, or it does");
   }
+  service_ = plan_.service;
   build();
   for (int launch : zeroing_) issue(launch, RunState{});
 }

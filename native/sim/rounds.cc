@@ -45,19 +45,36 @@ void Rounds::lay_out(Timeline& line) {
   launch_tasks_ = line.first_task.back();
   owner_.assign(static_cast<std::size_t>(tasks_), 0);
   first_round_.assign(static_cast<std::size_t>(tasks_), 0);
+  visit_.assign(static_cast<std::size_t>(tasks_), 0);
+  const Problem& problem = graph_.problem();
+  order_ = ServiceOrder(problem.graph, [this](OpId op) -> const std::vector<int>& {
+    return graph_.strategy()[op].devices;
+  });
+  std::vector<int> visits(blocks.size());
+  for (std::size_t l = 0; l < blocks.size(); ++l) {
+    const LaunchKey& key = graph_.launches()[l];
+    visits[l] = order_.visit(key.op, of_forward_pass(runs_of(problem.graph, problem.facts, key)));
+  }
   for (int l = 0; l < static_cast<int>(blocks.size()); ++l) {
     const int first = rounds_ - graph_.rounds_of(l);
     for (int t = line.first_task[l]; t < line.first_task[l + 1]; ++t) {
       owner_[t] = l;
       first_round_[t] = first;
+      visit_[t] = visits[l];
     }
   }
   for (int f = 0; f < static_cast<int>(flows.size()); ++f) {
     const Flow& flow = *flows[f];
     for (int h = 0; h < static_cast<int>(flow.hops.size()); ++h) {
       const int task = line.first_hop[f] + h;
+      const Transfer& transfer = flow.transfers[flow.hops[h].transfer];
       owner_[task] = ~f;
-      first_round_[task] = rounds_ - graph_.rounds_of(f, flow.transfers[flow.hops[h].transfer]);
+      first_round_[task] = rounds_ - graph_.rounds_of(f, transfer);
+      // Nobody may wait for it: what is updated travels for the next iteration.
+      const bool awaited = transfer.first_consumer < (&transfer + 1)->first_consumer;
+      if (!awaited) continue;
+      const auto& reader = flow.consumers[static_cast<std::size_t>(transfer.first_consumer)];
+      visit_[task] = visits[graph_.flow_ids()[f].parties[reader.party]];
     }
   }
 }
@@ -371,8 +388,10 @@ bool Rounds::play(Timeline& line, std::int64_t limit, const std::vector<std::int
       events_.pop_back();
       int user = what - line.tasks;
       if (user < 0) {
-        user = user_of(what % tasks_);
-        queues_[user].push_back({what / tasks_, now, static_cast<std::uint32_t>(what % tasks_)});
+        const int round = what / tasks_, task = what % tasks_;
+        user = user_of(task);
+        queues_[user].push_back(
+            {order_.turn(visit_[task], round), now, round, static_cast<std::uint32_t>(task)});
         std::push_heap(queues_[user].begin(), queues_[user].end(), std::greater<>());
       }
       if (!is_woken_[user]) woken_.push_back(user);

@@ -14,15 +14,17 @@
 //   of every round, as the rows that were looked up in a table, travels each time; a gradient
 //   travels when the last round has added to it.
 //
-// A device that is free takes of the tasks that are ready one of the oldest round; of these, as
-// ever, the one that was ready first. Without that order a device would run far ahead with forward
-// tasks, while those wait that let others begin.
+// A device that is free takes, of the tasks that are ready, one whose turn is first
+// (plan/service_order.h), that of the oldest round in general; of these, as ever, the one that was
+// ready first. Links take what they carry in the order in which those have their turns who wait for
+// it.
 #pragma once
 
 #include <cstdint>
 #include <utility>
 #include <vector>
 
+#include "plan/service_order.h"
 #include "sim/contention.h"
 #include "sim/timeline.h"
 #include "sim/utility.h"
@@ -50,12 +52,13 @@ class Rounds {
     bool operator>(const Event& o) const { return time != o.time ? time > o.time : what > o.what; }
   };
   struct Ready {
-    int round;
+    int turn;
     std::int64_t time;
+    int round;
     std::uint32_t task;  // of that round
 
     bool operator>(const Ready& o) const {
-      if (round != o.round) return round > o.round;
+      if (turn != o.turn) return turn > o.turn;
       return time != o.time ? time > o.time : task > o.task;
     }
   };
@@ -80,6 +83,8 @@ class Rounds {
   int rounds_ = 1, tasks_ = 0, launch_tasks_ = 0;  // the last two: of a round
   std::vector<int> owner_;                         // a task: its launch, or ~flow
   std::vector<int> first_round_;                   // a task: the first one that has it
+  ServiceOrder order_;
+  std::vector<int> visit_;  // a task: as in ServiceOrder
   std::vector<char> each_;  // a flow: whether what ends the iteration reads it of every round
   std::vector<std::pair<int, After>> pairs_;  // who is waited for, before they are sorted
   std::vector<int> first_after_;              // a task, and one more

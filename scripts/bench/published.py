@@ -117,7 +117,7 @@ def network_of(row: Row) -> Network:
 def strategy_of(row: Row, problem: Problem) -> Strategy:
     """How training was divided."""
     ways = row["parallel"]
-    for name, usual in {"cp": 1, "ep": 1, "vpp": None}.items():
+    for name, usual in {"cp": 1, "ep": 1}.items():
         if ways[name] not in (usual, 1):
             raise CannotBeSaidError(f"{name} {ways[name]}")
     if ways["dp"] * ways["tp"] * ways["pp"] != row["hardware"]["gpus"]:
@@ -125,7 +125,7 @@ def strategy_of(row: Row, problem: Problem) -> Strategy:
     if ways["dp"] * row["micro_batch"] * (row["accumulation"] or 1) != row["global_batch"]:
         raise CannotBeSaidError("micro-batches are not the batch")
     graph, devices = problem.graph, problem.devices
-    configs: Mapping[str, Any] = stages(graph, devices, ways["tp"], ways["pp"])
+    configs: Mapping[str, Any] = stages(graph, devices, ways["tp"], ways["pp"], ways["vpp"] or 1)
     configs = hierarchical(configs, graph, devices)
     added = []
     if row["recompute"] == "full":

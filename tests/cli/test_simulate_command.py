@@ -105,7 +105,7 @@ def test_every_network_has_its_loss(capsys: Capture, model: str) -> None:
 def test_delta_agrees_with_full(capsys: Capture, strategy: str) -> None:
     args = ["simulate", "--model", "rnnlm", *TINY_RNN, "--machine", "k80x8"]
     args += ["--batch-size", "16", "--optimizer", "adam", "--strategy", strategy]
-    args += ["--micro-batches", "4"] if strategy in ("pipeline", "3d") else []
+    args += ["--micro-batches", "4"] if strategy in ("pipeline", "interleaved", "3d") else []
     full = json_of(capsys, *args)
     delta = json_of(capsys, *args, "--algorithm", "delta")
     assert delta.pop("algorithm") == "delta"

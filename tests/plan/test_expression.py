@@ -200,7 +200,7 @@ def _with_sources() -> Model:
 
 
 # Those that need what the model has not: pairs of layers, classes, tables, signatures.
-OTHERS = {"random", "sbp", "megatron", "pipeline", "3d", "vocabulary", "wide-deep"}
+OTHERS = {"random", "sbp", "megatron", "pipeline", "interleaved", "3d", "vocabulary", "wide-deep"}
 
 
 @pytest.mark.parametrize("name", [*(name for name in STRATEGIES if name not in OTHERS), "random:3"])

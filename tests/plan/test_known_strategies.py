@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flexlegion import Model, ParallelConfig, Strategy, UserError
 from flexlegion.graph.graph import Graph
 from flexlegion.known_strategies import resolve
 from flexlegion.known_strategies.gnmt import layer_depths
-from flexlegion.known_strategies.pipeline import cut
+from flexlegion.known_strategies.pipeline import cut, cut_into_runs
 from flexlegion.machine.devices import Devices
 from flexlegion.networks.network import Network
 from flexlegion.objective.training import TrainingSpec
@@ -412,6 +416,42 @@ def test_a_pipeline_of_fewer_layers_than_devices() -> None:
     used = len(set(stages))
     assert strategy["layer0"].buffers == used < 8
     assert strategy["loss"].buffers == 1
+
+
+def test_interleaved() -> None:
+    """Two runs of layers on each device, in turn, and the registers that keep these busy."""
+    graph = micro_batched_mlp(8)
+    strategy = resolve("interleaved", graph, load_machine("p100x2").names)
+    stages = [strategy[op.name].devices[0] for op in graph.operators]
+    assert [stage for stage, _ in groupby(stages)] == ["gpu:0", "gpu:1"] * 2
+    assert (strategy["layer0"].buffers, strategy["loss"].buffers) == (4, 1)
+
+
+@given(work=st.lists(st.integers(1, 100), min_size=12, max_size=40), data=st.data())
+def test_runs_are_balanced(work: list[int], data: st.DataObject) -> None:
+    """All stages have as many runs; no operator at a border could be moved to more use."""
+    stages, runs = data.draw(st.integers(2, 3)), data.draw(st.integers(2, 4))
+    numbers = cut_into_runs(work, stages, runs)
+    assert numbers == sorted(numbers)
+    assert set(numbers) == set(range(stages * runs))
+
+    def squares(numbers: list[int]) -> int:
+        works = [0] * stages
+        for its, number in zip(work, numbers, strict=True):
+            works[number % stages] += its
+        return sum(its * its for its in works)
+
+    for i in range(1, len(work)):
+        for at, to in ((i - 1, numbers[i]), (i, numbers[i - 1])):
+            other = [*numbers]
+            other[at] = to
+            if set(other) == set(numbers):
+                assert squares(other) >= squares(numbers)
+
+
+def test_too_few_layers_to_interleave() -> None:
+    with pytest.raises(UserError, match="are 16, but the model has no more than 8"):
+        resolve("interleaved", micro_batched_mlp(8), P100X8.names)
 
 
 @pytest.mark.parametrize(

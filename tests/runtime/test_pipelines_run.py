@@ -16,7 +16,7 @@ pytestmark = pytest.mark.legion
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """By the number of buffers, what the worker found."""
+    """By the number of buffers, or "interleaved", what the worker found."""
     out = tmp_path_factory.mktemp("pipeline") / "result.json"
     run_legate(WORKER, out, cpus=2, timeout=300)
     found: dict[str, Any] = json.loads(out.read_text())
@@ -28,6 +28,7 @@ def test_same_weights(results: dict[str, Any]) -> None:
     assert {buffers: its["error"] < 1e-5 for buffers, its in results.items()} == {
         "1": True,
         "2": True,
+        "interleaved": True,
     }
 
 

@@ -62,6 +62,32 @@ def test_stages() -> None:
     assert prod(strategy[inner.name].degrees) == strategy[inner.name].degrees[-2] == 2
 
 
+def test_two_runs_of_layers() -> None:
+    """Devices of a stage have two, which are not neighbours."""
+    problem = problem_of("p100x8", 4)
+    configs = stages(problem.graph, problem.devices, tensor=2, pipeline=2, runs=2)
+    strategy = problem.checked(Strategy(configs))
+    Plan(strategy, problem.outputs).verify()
+    sides = [
+        {problem.devices.names.index(name) // 4 for name in strategy[op.name].devices}
+        for op in problem.graph.operators
+    ]
+    assert all(len(side) == 1 for side in sides)
+    order = [min(side) for side in sides]
+    assert [
+        side for side, before in zip(order, [None, *order], strict=False) if side != before
+    ] == [
+        0,
+        1,
+        0,
+        1,
+    ]
+    assert strategy[problem.graph.operators[0].name].buffers == 4
+    assert strategy[problem.graph.operators[-1].name].buffers == 1
+    with pytest.raises(UserError, match="999 runs of operators on each of 2 stages are 1998, but"):
+        stages(problem.graph, problem.devices, tensor=2, pipeline=2, runs=999)
+
+
 def test_memory_decides() -> None:
     """Where nothing else fits, what takes the least of it is chosen, with recomputation."""
     plenty = problem_of("p100x8", 4)

@@ -83,7 +83,7 @@ def pipeline(
     rounds
         Micro-batches.
     buffers
-        Of each stage, how many of them can be under way there.
+        Of each stage, or of each run of layers, how many of them can be under way there.
     chunks
         How many runs of layers each device has, in turn (Megatron's interleaved schedule).
     layers
@@ -93,7 +93,7 @@ def pipeline(
     """
     model = Model(2 * rounds)
     x = model.input((4,))
-    where, forward = {}, {}
+    where, run, forward = {}, {}, {}
     repeated = set()
     for chunk in range(chunks):
         for stage in range(stages):
@@ -101,6 +101,7 @@ def pipeline(
                 name = f"chunk{chunk}.stage{stage}.layer{layer}"
                 x = model.dense(x, 4, use_bias=False, name=name)
                 where[name] = stage
+                run[name] = chunk * stages + stage
                 if again and layer < layers - 1:
                     repeated.add(name)
                 forward[name] = FORWARD // (chunks * layers)
@@ -117,7 +118,7 @@ def pipeline(
             # The batch has the registers of the first layer.
             buffers=1
             if op.name in repeated and op.inputs[0].kind != "input"
-            else min(buffers[stage], rounds),
+            else min(buffers[run.get(op.name, len(buffers) - 1) % len(buffers)], rounds),
             again=op.name in repeated,
         )
     problem = Problem(graph, topology, StageCosts(forward), outputs, 0)

@@ -32,6 +32,7 @@ from hypothesis import strategies as st
 from pipelines import BACKWARD, FORWARD, StageCosts, devices_of_one_memory, pipeline
 
 from flexlegion import Model, Strategy
+from flexlegion.known_strategies.pipeline import registers as registers_of
 from flexlegion.plan.passes import PASSES
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import Timeline, full
@@ -157,20 +158,36 @@ def test_a_device_takes_one_task_at_a_time(layers: int) -> None:
         assert all(end <= begin for (_, end, *_), (begin, *_) in pairwise(tasks))
 
 
-@pytest.mark.parametrize("rounds", [2, 4, 8])
-def test_interleaved_chunks(rounds: int) -> None:
-    """Devices that have two runs of layers, in turn, gain by it with two stages and micro-batches.
+@pytest.mark.parametrize("times", [1, 2, 4])
+@pytest.mark.parametrize("runs", [2, 4])
+@pytest.mark.parametrize("stages", STAGES)
+def test_interleaved(stages: int, runs: int, times: int) -> None:
+    """Of v runs of layers a device, in turn, the bubble is a v-th: (p - 1) / (v m + p - 1).
 
-    In larger pipelines, the interleaved schedule (Narayanan et al. 2021, section 2.2) has a bubble
-    half as large: a device takes a later micro-batch's forward task before an earlier one's in the
-    second run. Here the oldest goes first, so nothing is gained there, and nothing lost.
+    Besides losses, what takes 1 ns are the first load and updates, at most one a stage and run.
+    With no more registers than `known_strategies.pipeline.registers` says, as loads wait for them,
+    too, it takes little more.
     """
-    two = pipeline(2, 2, [2, 2], chunks=2)
-    assert two.iteration_time_ns - (2 * ROUND + ROUND // 2) in range(20)
-    plain = pipeline(4, rounds, as_deep(4, rounds)).iteration_time_ns
-    interleaved = pipeline(4, rounds, [rounds] * 4, chunks=2).iteration_time_ns
-    assert interleaved >= (rounds + 3 / 2) * ROUND
-    assert interleaved <= plain * 1.01
+    rounds = times * stages
+    ideal = (runs * rounds + stages - 1) * ROUND // runs
+    line = pipeline(stages, rounds, all_of_them(stages, rounds), chunks=runs)
+    assert line.iteration_time_ns - ideal - 2 * rounds in range(stages + runs + 1)
+    needed = [registers_of(stages, runs, number, rounds) for number in range(stages * runs)]
+    line = pipeline(stages, rounds, needed, chunks=runs)
+    assert ideal + 2 * rounds <= line.iteration_time_ns <= 1.006 * ideal + 2 * rounds
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_any_number_of_micro_batches_and_registers(data: st.DataObject) -> None:
+    """Nothing waits for ever, and never is more under way than there are registers."""
+    stages, runs = data.draw(st.integers(2, 4)), data.draw(st.sampled_from([1, 2, 4]))
+    rounds = data.draw(st.integers(1, 9))
+    buffers = data.draw(st.lists(st.integers(1, 9), min_size=stages, max_size=stages))
+    line = pipeline(stages, rounds, buffers, chunks=runs)
+    ideal = (runs * rounds + stages - 1) * ROUND // runs
+    one_by_one = rounds * stages * ROUND + 3 * rounds + stages * runs + 1
+    assert ideal <= line.iteration_time_ns <= one_by_one
 
 
 def actors(times: list[int], registers: list[int], rounds: int) -> dict[str, list[tuple[int, int]]]:
