@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import TYPE_CHECKING, Any
 
 from flexlegion.base.errors import UserError
 from flexlegion.cost.efficiency import efficiency_of
@@ -18,6 +19,7 @@ from flexlegion.cost.model import (
     ANALYTIC,
     Cost,
     CostModel,
+    Costs,
     Linear,
     Shapes,
     wanted_gradients,
@@ -28,7 +30,15 @@ from flexlegion.graph.tensor import NARROW
 from flexlegion.machine.efficiency import Efficiency
 from flexlegion.machine.topology import Device
 
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Extents = npt.NDArray[np.int64]  # (task, operand, dimension)
+    Numbers = Any  # a number, or an array of one for each task
+
 PRODUCTS = ("convolution", "matmul")
+_LONGEST = float(1 << 62)  # ns
 
 # Memory traffic of a byte of `CostModel.linear`: an update's bytes are its traffic; a sum reads two
 # values or more to write one; a loaded batch is copied from the host's array into a staging tensor,
@@ -55,10 +65,16 @@ class AnalyticCosts(CostModel):
         self._costs: dict[tuple[Operator, str, Shapes, Device], Cost] = {}
 
     def exe_time(self, operator: Operator, pass_: str, shapes: Shapes, device: Device) -> Cost:
+        import numpy as np
+
         key = (operator, pass_, shapes, device)
         cost = self._costs.get(key)
         if cost is None:
-            cost = self._costs[key] = Cost(self._time(key), ANALYTIC)
+            extents = np.zeros((1, len(shapes), max(map(len, shapes), default=0)), np.int64)
+            for row, shape in zip(extents[0], shapes, strict=True):
+                row[: len(shape)] = shape
+            time_ns = int(self.exe_times(operator, pass_, extents, device).times_ns[0])
+            cost = self._costs[key] = Cost(time_ns, ANALYTIC)
         return cost
 
     def linear(self, pass_: str, device: Device) -> tuple[Linear, str]:
@@ -70,29 +86,33 @@ class AnalyticCosts(CostModel):
             rate = min(rate, efficiency.load_bandwidth)
         return Linear(efficiency.launch_ns, max(1, int(rate))), ANALYTIC
 
-    def _time(self, key: tuple[Operator, str, Shapes, Device]) -> int:
-        operator, pass_, shapes, device = key
+    def exe_times(self, operator: Operator, pass_: str, extents: Extents, device: Device) -> Costs:
+        import numpy as np
+
         work = self._works.get((operator, pass_))
         if work is None:
             work = self._works[operator, pass_] = _Work.of(operator, pass_ == "backward")
-        volumes = [prod(shape) for shape in shapes]
-        outputs, columns = volumes[work.primary], shapes[work.primary][-1]
+        ranks = [len(tensor.shape) for _, tensor, _ in operator.operands]
+        volumes = [extents[:, i, :rank].prod(axis=1) for i, rank in enumerate(ranks)]
+        outputs = volumes[work.primary]
+        columns = extents[:, work.primary, ranks[work.primary] - 1]
         efficiency = efficiency_of(device)
         peak = device.peak_flops["float32"]
         if work.family in PRODUCTS:
             stored = operator.output.dtype
             precision = stored if stored in NARROW else self.precision
             peak = device.peak_flops.get(precision, peak)
-        reduced = work.reduced(shapes)
-        depth = max(1.0, work.depth * reduced)
-        share = _share(work, max(1, outputs), max(1, columns), depth, efficiency)
+        reduced = work.reduced(extents)
+        depth = np.maximum(1.0, work.depth * reduced)
+        share = _share(work, np.maximum(1, outputs), np.maximum(1, columns), depth, efficiency)
         size = sum(volumes[i] * element for i, element in work.traffic)
         bandwidth = (
             device.memory_bandwidth * efficiency.memory * efficiency.memory_by_family[work.family]
         )
-        flops = outputs * reduced * work.before(shapes) * work.flops
-        seconds = max(flops / (peak * share), size / bandwidth)
-        return max(1, work.kernels * efficiency.launch_ns + round(seconds * 1e9))
+        flops = outputs * reduced * work.before(extents) * work.flops
+        seconds = np.maximum(flops / (peak * share), size / bandwidth)
+        times = work.kernels * efficiency.launch_ns + np.rint(np.minimum(seconds * 1e9, _LONGEST))
+        return Costs(np.maximum(1, times).astype(np.int64), (ANALYTIC,))
 
 
 @dataclass(frozen=True)
@@ -167,14 +187,14 @@ class _Work:
             max(1, kernels),
         )
 
-    def reduced(self, shapes: Shapes) -> float:
-        """The share that a task has of what the operator reduces."""
-        return prod(shapes[i][d] / extent for i, d, extent in self.reductions)
+    def reduced(self, extents: Extents) -> Numbers:
+        """The share that tasks have of what the operator reduces."""
+        return prod(extents[:, i, d] / extent for i, d, extent in self.reductions)
 
-    def before(self, shapes: Shapes) -> float:
-        """What a task reads before its elements, beside what a whole output reads on average."""
+    def before(self, extents: Extents) -> Numbers:
+        """What tasks read before their elements, beside what a whole output reads on average."""
         return prod(
-            mean_prefix(shapes[self.primary][out], shapes[i][d]) / mean
+            mean_prefix(extents[:, self.primary, out], extents[:, i, d]) / mean
             for out, i, d, mean in self.prefixes
         )
 
@@ -202,19 +222,23 @@ def _prefixes(operator: Operator) -> tuple[tuple[int, int, int, float], ...]:
     return tuple(found.values())
 
 
-def mean_prefix(extent: int, last: int) -> float:
+def mean_prefix(extent: Numbers, last: Numbers) -> Numbers:
     """The mean length of so many prefixes, each longer by one, the last of which has `last`.
 
     There are none shorter than 1; where the tensor ends before, all others have `last`.
     """
-    growing = min(extent, last)
-    return last - growing * (growing - 1) / (2 * max(1, extent))
+    import numpy as np
+
+    growing = np.minimum(extent, last)
+    return last - growing * (growing - 1) / (2 * np.maximum(1, extent))
 
 
-def _share(work: _Work, outputs: int, columns: int, depth: float, efficiency: Efficiency) -> float:
-    """The share of its peak that the device reaches in a task.
+def _share(
+    work: _Work, outputs: Numbers, columns: Numbers, depth: Numbers, efficiency: Efficiency
+) -> Numbers:
+    """The share of its peak that the device reaches in tasks.
 
-    It has that many output elements, in so many columns, of so many multiply-adds each.
+    They have that many output elements, in so many columns, of so many multiply-adds each.
     """
     if work.family == "matmul":
         half = efficiency.half_extent

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from flexlegion.cost.model import (
@@ -11,6 +12,7 @@ from flexlegion.cost.model import (
     NO_RUNTIME,
     Cost,
     CostModel,
+    Costs,
     Linear,
     RuntimeCosts,
     Shapes,
@@ -23,6 +25,10 @@ from flexlegion.graph.tensor import NARROW
 from flexlegion.machine.topology import Device
 from flexlegion.objective.precision import DEFAULT
 
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
 # Before an operand that all tasks of the operator read as a whole: neighbours read the same memory
 # (native/runtime/measured_tasks.cc, read_by_all).
 SAME = "="
@@ -30,8 +36,26 @@ SAME = "="
 _identities: WeakKeyDictionary[Operator, tuple[str, str, str, str]] = WeakKeyDictionary()
 
 
+def task_kind(operator: Operator) -> tuple[str, str]:
+    """Type and attributes: what the keys of all its tasks begin with."""
+    return _identity(operator)[:2]
+
+
 def task_key(operator: Operator, pass_: str, shapes: Shapes) -> TaskKey:
     """The data base's key of a task."""
+    type_, text, gradients, data_type = _identity(operator)
+    tensors = (*operator.inputs, *operator.weights, *operator.outputs)
+    wholes = [tuple(tile) == tensor.shape for tile, tensor in zip(shapes, tensors, strict=True)]
+    read = len(tensors) - len(operator.outputs)  # what is written, tasks never share
+    extents = " ".join(
+        (SAME if i < read and whole and not all(wholes) else "") + _placed(tile, tensor.shape)
+        for i, (tile, tensor, whole) in enumerate(zip(shapes, tensors, wholes, strict=True))
+    )
+    return TaskKey(type_, text, extents, pass_, gradients if pass_ == "backward" else "", data_type)
+
+
+def _identity(operator: Operator) -> tuple[str, str, str, str]:
+    """What the keys of its tasks have in common: type, attributes, gradients, data type."""
     identity = _identities.get(operator)
     if identity is None:
         attributes = sorted(operator.kind.attributes().items())
@@ -46,15 +70,7 @@ def task_key(operator: Operator, pass_: str, shapes: Shapes) -> TaskKey:
             gradients,
             _data_type(operator),
         )
-    type_, text, gradients, data_type = identity
-    tensors = (*operator.inputs, *operator.weights, *operator.outputs)
-    wholes = [tuple(tile) == tensor.shape for tile, tensor in zip(shapes, tensors, strict=True)]
-    read = len(tensors) - len(operator.outputs)  # what is written, tasks never share
-    extents = " ".join(
-        (SAME if i < read and whole and not all(wholes) else "") + _placed(tile, tensor.shape)
-        for i, (tile, tensor, whole) in enumerate(zip(shapes, tensors, wholes, strict=True))
-    )
-    return TaskKey(type_, text, extents, pass_, gradients if pass_ == "backward" else "", data_type)
+    return identity
 
 
 def _data_type(operator: Operator) -> str:
@@ -147,6 +163,7 @@ class MeasuredCosts(CostModel):
         self._software = software
         self._libraries: dict[str, str] = {}
         self._times: dict[str, dict[TaskKey, Times]] = {}
+        self._kinds: dict[str, set[tuple[str, str]]] = {}
         self._runtimes: dict[str, RuntimeCosts] = {}
         self._costs: dict[tuple[Operator, str, Shapes, Device], Cost] = {}
 
@@ -162,6 +179,14 @@ class MeasuredCosts(CostModel):
                 cost = Cost(max(1, round(self._calibration.factor * alone)), MEASURED, contention)
             self._costs[key] = cost
         return cost
+
+    def exe_times(
+        self, operator: Operator, pass_: str, extents: npt.NDArray[np.int64], device: Device
+    ) -> Costs:
+        # Most often, nothing was measured of such an operator.
+        if task_kind(operator) not in self._kinds_of(device):
+            return self.fallback.exe_times(operator, pass_, extents, device)
+        return super().exe_times(operator, pass_, extents, device)
 
     def linear(self, pass_: str, device: Device) -> tuple[Linear, str]:
         model = device.model
@@ -189,6 +214,11 @@ class MeasuredCosts(CostModel):
             newest = self._db.newest_library(model, precision)
             self._libraries[model] = self._library or newest or ""
         return self._libraries[model]
+
+    def _kinds_of(self, device: Device) -> set[tuple[str, str]]:
+        if device.model not in self._kinds:
+            self._kinds[device.model] = {(key.type, key.attributes) for key in self._of(device)}
+        return self._kinds[device.model]
 
     def _of(self, device: Device) -> dict[TaskKey, Times]:
         if device.model not in self._times:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING
 
 from flexlegion.graph.graph import Operator
 from flexlegion.machine.topology import Device
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 # Extents of the part of every operand that a task touches, in the order of `Operator.operands`.
 Shapes = tuple[tuple[int, ...], ...]
@@ -33,6 +39,40 @@ class Cost:
     time_ns: int
     source: str
     contention: float = 0.0
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What many tasks take: of each, what `Cost` says of one.
+
+    Parameters
+    ----------
+    times_ns
+        int64.
+    sources
+        One for all if they have the same, else one each.
+    contentions
+        float64; None: none of them takes longer.
+    """
+
+    times_ns: npt.NDArray[np.int64]
+    sources: tuple[str, ...]
+    contentions: npt.NDArray[np.float64] | None = None
+
+    @classmethod
+    def of(cls, costs: Sequence[Cost]) -> Costs:
+        """Those of single tasks."""
+        import numpy as np
+
+        sources = tuple(cost.source for cost in costs)
+        contentions = None
+        if any(cost.contention for cost in costs):
+            contentions = np.array([cost.contention for cost in costs], np.float64)
+        return cls(
+            np.array([min(cost.time_ns, 1 << 62) for cost in costs], np.int64),
+            sources[:1] if len(set(sources)) == 1 else sources,
+            contentions,
+        )
 
 
 @dataclass(frozen=True)
@@ -121,6 +161,26 @@ class CostModel(ABC):
             Where it runs.
         """
 
+    def exe_times(
+        self, operator: Operator, pass_: str, extents: npt.NDArray[np.int64], device: Device
+    ) -> Costs:
+        """What many tasks of an operator take; `exe_time` of each, unless a model is faster.
+
+        Parameters
+        ----------
+        operator, pass_, device
+            As of `exe_time`.
+        extents
+            (task, operand, dimension): the shapes; what is beyond an operand's rank is 0.
+        """
+        ranks = [len(tensor.shape) for _, tensor, _ in operator.operands]
+        return Costs.of(
+            [
+                self.exe_time(operator, pass_, shapes_in(row, ranks), device)
+                for row in extents.tolist()
+            ]
+        )
+
     @abstractmethod
     def linear(self, pass_: str, device: Device) -> tuple[Linear, str]:
         """What work that only moves bytes takes, and the source, as in `Cost`.
@@ -146,6 +206,11 @@ class CostModel(ABC):
         """
         del device
         return NO_RUNTIME
+
+
+def shapes_in(row: Sequence[Sequence[int]], ranks: Sequence[int]) -> Shapes:
+    """The shapes of a task's operands that have these ranks, without what is beyond these."""
+    return tuple(tuple(its[:rank]) for its, rank in zip(row, ranks, strict=True))
 
 
 def wanted_gradients(operator: Operator) -> tuple[bool, ...]:

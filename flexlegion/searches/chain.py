@@ -145,9 +145,9 @@ def prepare_candidates(
     for number, operator in enumerate(problem.graph.operators):
         if problem.class_of(operator) != number:
             continue
-        for degrees in splits_of(operator):
-            problem.prepare(operator, degrees)
-            count += 1
+        every = splits_of(operator)
+        problem.prepare(operator, *every)
+        count += len(every)
     return count
 
 

@@ -13,7 +13,6 @@ from flexlegion.base.errors import UserError
 from flexlegion.bindings.native import Arrays, core
 from flexlegion.cost.model import (
     CostModel,
-    Shapes,
     wanted_gradients,
 )
 from flexlegion.graph.graph import Graph, Operator
@@ -43,9 +42,14 @@ MAX_SIMULATED = 1024
 MAX_CONTENTION = 100_000
 
 
-def thousandths(contention: float) -> int:
-    """A contention as native code takes it."""
-    return min(round(1000 * contention), MAX_CONTENTION)
+def thousandths(contentions: npt.NDArray[np.float64]) -> npt.NDArray[np.int32]:
+    """Contentions as native code takes them."""
+    import numpy as np
+
+    told: npt.NDArray[np.int32] = np.minimum(np.rint(1000 * contentions), MAX_CONTENTION).astype(
+        np.int32
+    )
+    return told
 
 
 # Of an operand that no program keeps; native code takes no more.
@@ -192,61 +196,98 @@ class Problem:
             return every
         return [degrees for degrees in every if self.space.allows(operator, degrees)]
 
-    def prepare(self, operator: Operator, degrees: Degrees) -> None:
-        """Have the cost table hold the times of an operator's tasks if it is split that way."""
+    def prepare(self, operator: Operator, *every: Degrees) -> None:
+        """Have the cost table hold the times of an operator's tasks if it is split in these ways.
+
+        Those that are missing are priced together: each shape once, whatever tasks have it.
+        """
+        import numpy as np
+
         number = self._like[self.operator_numbers[operator.name]]
-        if (number, degrees) in self._sources:
+        degrees = [its for its in dict.fromkeys(every) if (number, its) not in self._sources]
+        if not degrees:
             return
         representative = self.graph.operators[number]
-        ranks = [len(tensor.shape) for _, tensor, _ in representative.operands]
-        tiles, times_each = representative.without_parts(degrees)
-        parts = self.parts(number, (*tiles, 1)[: len(degrees)])
-        shapes: dict[bytes, Shapes] = {}
-        for part in parts:
-            shapes.setdefault(
-                part.tobytes(),
-                tuple(
-                    tuple(int(x) for x in row[:rank]) for row, rank in zip(part, ranks, strict=True)
-                ),
-            )
-        keys = [part.tobytes() for part in parts for _ in range(times_each)]
-        times: list[int] = []
-        contention: list[int] = []  # in the header's parts
-        sources: list[set[str]] = [set() for _ in self.kinds]
+        lib, array = self.core.lib, Arrays()
+        splits = self._splits(array, number, degrees)
+        extents, shape_of = self._shapes(splits, number)
+        times: list[npt.NDArray[np.int64]] = []
+        contention: list[npt.NDArray[np.float64] | None] = []
+        sources: list[list[tuple[str, ...]]] = [[] for _ in self.kinds]
         for pass_ in TASK_PASSES:
-            if pass_ == "backward" and number not in self._backward:
-                times += [1] * (len(keys) * len(self.kinds))  # of tasks that there are not
-                contention += [0] * (len(keys) * len(self.kinds))
-                continue
+            runs = pass_ != "backward" or number in self._backward
             for kind, device in enumerate(self.kinds):
-                cost = {
-                    key: self.costs.exe_time(representative, pass_, shape, device)
-                    for key, shape in shapes.items()
-                }
-                times += [min(cost[key].time_ns, MAX_TIME_NS) for key in keys]
-                contention += [thousandths(cost[key].contention) for key in keys]
-                sources[kind] |= {c.source for c in cost.values()}
-        array = Arrays()
-        split = {
-            "op": number,
-            "n_degrees": len(degrees),
-            "degrees": array("int32_t", degrees),
-            "n_times": len(times),
-            "times": array("int64_t", times),
-            "n_operands": len(ranks),
+                if not runs:  # of tasks that there are not
+                    times.append(np.ones(len(extents), np.int64))
+                    contention.append(None)
+                    continue
+                costs = self.costs.exe_times(representative, pass_, extents, device)
+                times.append(np.minimum(costs.times_ns, MAX_TIME_NS))
+                contention.append(costs.contentions)
+                sources[kind].append(costs.sources)
+        its: dict[str, Any] = {
+            "n_times": len(times) * len(extents),
+            "times": array.of_numpy("int64_t", np.concatenate(times)),
         }
-        if any(contention):
-            split["contention"] = array("int32_t", contention)
+        if any(more is not None for more in contention):
+            parts = [np.zeros(len(extents)) if more is None else more for more in contention]
+            its["contention"] = array.of_numpy("int32_t", thousandths(np.concatenate(parts)))
         if self.space is not None:
-            its = self.space.kept(representative, degrees, self.optimizer_states)
+            its |= self._kept(array, representative, degrees)
+        self.core.check(
+            lib.fl_problem_add_splits(self.handle, splits, array("fl_split_costs", [its]))
+        )
+        first = 0
+        alike = all(len(names) == 1 for told in sources for names in told)
+        same = tuple(_sources_of(told, shape_of[:1]) for told in sources) if alike else ()
+        for split in degrees:
+            tasks = shape_of[first : first + prod(split)]
+            first += len(tasks)
+            self._sources[number, split] = same or tuple(
+                _sources_of(told, tasks) for told in sources
+            )
+
+    def _kept(self, array: Arrays, operator: Operator, every: Sequence[Degrees]) -> dict[str, Any]:
+        """Of each way to split an operator: what a program of the space keeps of each operand."""
+        assert self.space is not None
+        kept: list[int] = []
+        placed: list[int] = []
+        for degrees in every:
+            its = self.space.kept(operator, degrees, self.optimizer_states)
             if its is None:
-                its = [(_MOST_KEPT, None)] * len(ranks)
-            numbers = [self._placements.setdefault(at, len(self._placements)) for _, at in its]
-            split["kept"] = array("int64_t", [min(size, _MOST_KEPT) for size, _ in its])
-            split["placed"] = array("int32_t", numbers)
-        native = array("fl_split", [split])
-        self.core.check(self.core.lib.fl_problem_add_split(self.handle, native))
-        self._sources[number, degrees] = tuple(frozenset(s) for s in sources)
+                its = [(_MOST_KEPT, None)] * len(operator.operands)
+            kept += [min(size, _MOST_KEPT) for size, _ in its]
+            placed += [self._placements.setdefault(at, len(self._placements)) for _, at in its]
+        return {
+            "n_kept": len(kept),
+            "kept": array("int64_t", kept),
+            "placed": array("int32_t", placed),
+        }
+
+    def _splits(self, array: Arrays, operator: int, every: Sequence[Degrees]) -> Any:
+        its = {
+            "op": operator,
+            "n_splits": len(every),
+            "n_degrees": len(every[0]),
+            "degrees": array("int32_t", [d for degrees in every for d in degrees]),
+        }
+        return array("fl_splits", [its])
+
+    def _shapes(
+        self, splits: Any, operator: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+        """What the header's ``fl_shapes`` tells."""
+        import numpy as np
+
+        lib, ffi = self.core.lib, self.core.ffi
+        its = ffi.new("fl_shapes *")
+        self.core.check(lib.fl_problem_shapes(self.handle, splits, its))
+        operands, rank = len(self.graph.operators[operator].operands), int(lib.FL_MAX_RANK)
+        size = its.n_shapes * operands * rank * np.dtype(np.int64).itemsize
+        extents = np.frombuffer(ffi.buffer(its.extents, size), np.int64).copy()
+        tasks = ffi.buffer(its.shape_of, its.n_tasks * np.dtype(np.int32).itemsize)
+        shape_of = np.frombuffer(tasks, np.int32).copy()
+        return extents.reshape(its.n_shapes, operands, rank), shape_of
 
     def parts(self, operator: int, degrees: Degrees) -> npt.NDArray[np.int64]:
         """Extents of what each task touches of each operand, if an operator is split that way.
@@ -263,18 +304,9 @@ class Problem:
         array
             (task, operand, dimension); what is beyond an operand's rank is 0.
         """
-        import numpy as np
-
-        lib, ffi = self.core.lib, self.core.ffi
-        operands = len(self.graph.operators[operator].operands)
-        extents = np.zeros((prod(degrees), operands, int(lib.FL_MAX_RANK)), np.int64)
-        pointer = ffi.cast("int64_t *", extents.ctypes.data)
-        self.core.check(
-            lib.fl_problem_parts(
-                self.handle, operator, len(degrees), list(degrees), extents.size, pointer
-            )
-        )
-        return extents
+        array = Arrays()
+        extents, shape_of = self._shapes(self._splits(array, operator, [degrees]), operator)
+        return extents[shape_of]
 
     def price(self, strategy: ResolvedStrategy) -> None:
         """`prepare` every operator as a strategy splits it.
@@ -360,7 +392,8 @@ class Problem:
         rates: dict[str, object] = {"runtime": astuple(self.costs.runtime(device))}
         for pass_ in LINEAR_PASSES:
             cost, _ = self.costs.linear(pass_, device)
-            rates[pass_] = (cost.overhead_ns, cost.bytes_per_second, thousandths(cost.contention))
+            contention = min(round(1000 * cost.contention), MAX_CONTENTION)
+            rates[pass_] = (cost.overhead_ns, cost.bytes_per_second, contention)
         return rates
 
     def _machine(self, array: Arrays) -> dict[str, Any]:
@@ -449,6 +482,18 @@ class Problem:
                     "devices, compute activations again (see '+again' behind a strategy's name), "
                     "or take a smaller batch"
                 )
+
+
+def _sources_of(told: Sequence[tuple[str, ...]], shape_of: npt.NDArray[np.int32]) -> frozenset[str]:
+    """Who priced tasks of these shapes, of each pass: one name for all shapes, or one each."""
+    import numpy as np
+
+    names: set[str] = set()
+    for sources in told:
+        names.update(
+            sources if len(sources) == 1 else {sources[s] for s in np.unique(shape_of).tolist()}
+        )
+    return frozenset(names)
 
 
 def _kind_key(device: Device) -> tuple[object, ...]:

@@ -223,7 +223,7 @@ typedef struct {
  * each device, in bytes. */
 typedef struct {
   int64_t capacity;
-  int64_t always; /* what is kept whatever the strategy; the rest: `kept` in fl_split */
+  int64_t always; /* what is kept whatever the strategy; the rest: `kept` in fl_split_costs */
 } fl_space;
 /* `class_of`: for each operator, the first that differs from it in names and tensors alone, such as
  * another step of an unrolled layer; they share their cost table. `space`: NULL if searches may put
@@ -232,26 +232,39 @@ fl_problem *fl_problem_create(const fl_graph *graph, const fl_machine *machine,
                               const int32_t *class_of, int optimizer_states, int clips,
                               const fl_space *space, fl_graph_facts *out);
 void fl_problem_destroy(fl_problem *problem);
-/* The extents of what each task touches of each operand: tasks x operands x FL_MAX_RANK. */
 enum { FL_MAX_RANK = 5, FL_MAX_SPACE = 6 }; /* dimensions of a tensor, and of a space */
-int fl_problem_parts(const fl_problem *problem, int op, int n_degrees, const int32_t *degrees,
-                     int n_out, int64_t *extents);
-/* An entry of the cost table: an operator that is split in one way. */
+/* Ways to split an operator. */
 typedef struct {
-  int32_t op, n_degrees, n_times, n_operands;
-  const int32_t *degrees;
-  /* For each kind of device, each task's forward time beside idle neighbours, which are the devices
-   * of the same memory; then so its backward times. */
+  int32_t op, n_splits, n_degrees;
+  const int32_t *degrees; /* n_splits x n_degrees */
+} fl_splits;
+/* What tasks touch if an operator is split in such ways. Tasks that touch as much of each operand
+ * have one shape; most tasks have that of others. */
+typedef struct {
+  int64_t n_shapes;
+  const int64_t *extents;  /* n_shapes x operands x FL_MAX_RANK */
+  int64_t n_tasks;         /* of all the splits, one after the other */
+  const int32_t *shape_of; /* a task */
+} fl_shapes;
+/* Valid until the next call, or one of fl_problem_add_splits. */
+int fl_problem_shapes(fl_problem *problem, const fl_splits *splits, fl_shapes *shapes);
+/* What tasks take of the shapes that fl_problem_shapes tells of these splits. */
+typedef struct {
+  int64_t n_times; /* 2 x kinds of devices x shapes */
+  /* For each kind of device, each shape's forward time beside idle neighbours, which are the
+   * devices of the same memory; then so its backward times. */
   const int64_t *times;
   const int32_t
       *contention; /* how much longer each takes beside busy ones, in thousandths; or NULL */
-  /* In a problem with a space, of each operand: the bytes that a program keeps, and a number for
-   * how it lies on the devices, which equal ones have in common. Otherwise NULL. */
+  /* In a problem with a space, of each split and operand: the bytes that a program keeps, and a
+   * number for how it lies on the devices, which equal ones have in common. Otherwise NULL. */
+  int64_t n_kept; /* n_splits x operands, or 0 */
   const int64_t *kept;
   const int32_t *placed;
-} fl_split;
-/* Adds an entry; one that exists keeps its times. Returns its number. */
-int fl_problem_add_split(fl_problem *problem, const fl_split *split);
+} fl_split_costs;
+/* Adds entries to the cost table; those that exist keep their times. */
+int fl_problem_add_splits(fl_problem *problem, const fl_splits *splits,
+                          const fl_split_costs *costs);
 
 /* The simulator: a strategy and its timeline. The problem has to live as long. */
 typedef struct fl_simulator fl_simulator;

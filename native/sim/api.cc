@@ -1,8 +1,8 @@
 // The simulator's part of the C ABI of libflexlegion_core.
 //
-// A problem (graph, machine, cost table) is made once, and its cost table is filled entry by entry:
-// one entry a way to split a class of operators. A simulator then holds a strategy of that problem,
-// tries proposals, and hands out timelines.
+// A problem (graph, machine, cost table) is made once, and its cost table is filled bit by bit
+// (splits_api.cc): an entry is a way to split a class of operators. A simulator then holds a
+// strategy of that problem, tries proposals, and hands out timelines.
 //
 // Everything that comes in is checked here, so that no other file of the simulator has to ask
 // whether an index exists or a time is below kMaxTime. That bound also keeps the sums of a
@@ -47,18 +47,6 @@ static_assert(same(FL_CONTENT_BATCH, fl::Content::batch) &&
 constexpr std::int64_t kMaxRate = 1'000'000'000'000'000'000;
 constexpr int kMaxRouteLength = 64;
 
-void check_index(std::int64_t value, std::int64_t count, const char* what) {
-  if (value < 0 || value >= count) {
-    throw std::invalid_argument("no " + std::string(what) + " " + std::to_string(value));
-  }
-}
-
-// Indices come from outside, and are checked before they become ids.
-fl::OpId checked_op(const fl::Graph& graph, int op) {
-  check_index(op, static_cast<std::int64_t>(graph.operators.size()), "operator");
-  return fl::OpId(op);
-}
-
 void check_positive(std::int64_t value, const char* what) {
   if (value < 1) throw std::invalid_argument("the machine needs at least one " + std::string(what));
 }
@@ -76,8 +64,8 @@ fl::MachineModel machine_of(const fl_machine& machine) {
   model.memories = machine.memories;
   model.kinds = machine.kinds;
   for (int d = 0; d < machine.n_devices; ++d) {
-    check_index(machine.memory_of[d], machine.memories, "memory");
-    check_index(machine.kind_of[d], machine.kinds, "kind of devices");
+    fl::check_index(machine.memory_of[d], machine.memories, "memory");
+    fl::check_index(machine.kind_of[d], machine.kinds, "kind of devices");
     model.memory_of.push_back(machine.memory_of[d]);
     model.kind_of.push_back(machine.kind_of[d]);
   }
@@ -107,7 +95,7 @@ fl::MachineModel machine_of(const fl_machine& machine) {
     }
     std::vector<int> route(machine.routes + next, machine.routes + next + length);
     next += length;
-    for (int link : route) check_index(link, machine.n_links, "link");
+    for (int link : route) fl::check_index(link, machine.n_links, "link");
     // A hop takes its whole link. A transfer that passed one link twice would slow down itself.
     std::vector<int> sorted = route;
     std::sort(sorted.begin(), sorted.end());
@@ -132,19 +120,12 @@ fl::MachineModel machine_of(const fl_machine& machine) {
   return model;
 }
 
-std::int32_t contention_of(std::int32_t contention) {
-  if (contention < 0 || contention > fl::kMaxContention) {
-    throw std::invalid_argument("beside neighbours, a task takes no less time");
-  }
-  return contention;
-}
-
 fl::LinearCost linear_of(const fl_linear& linear) {
   if (linear.overhead < 0 || linear.overhead > fl::kMaxTime || linear.bytes_per_second < 1 ||
       linear.bytes_per_second > kMaxRate) {
     throw std::invalid_argument("a pass needs a positive rate and no negative overhead");
   }
-  return {linear.overhead, linear.bytes_per_second, contention_of(linear.contention)};
+  return {linear.overhead, linear.bytes_per_second, fl::contention_of(linear.contention)};
 }
 
 fl::RuntimeCosts runtime_of(const fl_runtime& runtime) {
@@ -158,7 +139,7 @@ fl::RuntimeCosts runtime_of(const fl_runtime& runtime) {
           runtime.dispatch,  runtime.wake,   runtime.cores};
 }
 
-// The cost table without its splits, which are added one by one.
+// The cost table without its splits, which are added later.
 fl::CostTable cost_table(const fl::Graph& graph, const int32_t* class_of,
                          const fl_machine& machine) {
   fl::CostTable costs;
@@ -167,7 +148,7 @@ fl::CostTable cost_table(const fl::Graph& graph, const int32_t* class_of,
     // The first operator of a class stands for it, so a class is named by an operator that comes no
     // later.
     const fl::OpId like(class_of[op.value]);
-    check_index(like.value, op.value + 1, "earlier operator");
+    fl::check_index(like.value, op.value + 1, "earlier operator");
     if (!fl::same_access(graph, op, like)) {
       throw std::invalid_argument("operators '" + graph.operators[op].name + "' and '" +
                                   graph.operators[like].name + "' differ in more than name");
@@ -189,50 +170,30 @@ fl::CostTable cost_table(const fl::Graph& graph, const int32_t* class_of,
   return costs;
 }
 
-// An operator that is split so, all of its tasks on one device.
-fl::ParallelConfig split_by(const fl::Graph& graph, fl::OpId op, int n_degrees,
-                            const int32_t* degrees) {
-  fl::ParallelConfig config;
-  config.degrees.assign(degrees, degrees + n_degrees);
-  std::int64_t tasks = 1;
-  for (int degree : config.degrees) {
-    tasks = std::clamp<std::int64_t>(tasks * degree, 0, fl::kMaxTasks);
-  }
-  config.devices.assign(static_cast<std::size_t>(tasks), 0);
-  fl::check_config(graph, op, config);
-  return config;
-}
-
-void check_split(const fl::Problem& problem, fl::OpId op, const fl_split& its, std::size_t tasks) {
-  const auto wanted = 2 * static_cast<std::int64_t>(tasks) * problem.machine.kinds;
-  if (its.n_times != wanted) throw std::invalid_argument("wrong number of task times");
-  for (int i = 0; i < its.n_times; ++i) {
-    if (its.times[i] < 0 || its.times[i] > fl::kMaxTime) {
-      throw std::invalid_argument("a bad task time");
-    }
-    if (its.contention != nullptr) contention_of(its.contention[i]);
-  }
-  if ((its.kept != nullptr) != problem.in_order) {
-    throw std::invalid_argument(
-        "what programs keep is told where there is a space, and only there");
-  }
-  if (its.kept == nullptr) return;
-  if (its.n_operands != static_cast<int>(problem.graph.operators[op].operands.size())) {
-    throw std::invalid_argument("wrong number of operands");
-  }
-  for (int i = 0; i < its.n_operands; ++i) {
-    if (its.kept[i] < 0 || its.kept[i] > fl::kMaxKept) {
-      throw std::invalid_argument("a bad number of bytes");
-    }
-  }
-}
-
 }  // namespace
+
+void fl::check_index(std::int64_t value, std::int64_t count, const char* what) {
+  if (value < 0 || value >= count) {
+    throw std::invalid_argument("no " + std::string(what) + " " + std::to_string(value));
+  }
+}
+
+fl::OpId fl::checked_op(const Graph& graph, int op) {
+  check_index(op, static_cast<std::int64_t>(graph.operators.size()), "operator");
+  return OpId(op);
+}
+
+std::int32_t fl::contention_of(std::int32_t contention) {
+  if (contention < 0 || contention > kMaxContention) {
+    throw std::invalid_argument("beside neighbours, a task takes no less time");
+  }
+  return contention;
+}
 
 const fl::Problem& fl_problem::of(const fl_strategy& strategy) {
   Order order;
   for (const auto& [op, config] : fl::configs_of(strategy)) {
-    checked_op(problem.graph, op.value);
+    fl::checked_op(problem.graph, op.value);
     const fl::Sharding sharding = fl::sharding_of(problem, op, config);
     if (config.again || sharding != fl::Sharding::states) order[op] = {config.again, sharding};
   }
@@ -252,9 +213,9 @@ const fl::Problem& fl_problem::of(const fl_strategy& strategy) {
 fl::PartialStrategy fl::configs_of(const fl::Problem& problem, const fl_strategy& strategy) {
   fl::PartialStrategy configs;
   for (const auto& [op, config] : configs_of(strategy)) {
-    checked_op(problem.graph, op.value);
+    fl::checked_op(problem.graph, op.value);
     fl::check_config(problem.graph, op, config);
-    for (int device : config.devices) check_index(device, problem.machine.devices(), "device");
+    for (int device : config.devices) fl::check_index(device, problem.machine.devices(), "device");
     const auto& numbers = problem.costs.number_of[problem.costs.class_of[op]];
     const auto entry = numbers.find(config.degrees);
     if (entry == numbers.end()) {
@@ -310,7 +271,7 @@ fl_problem* fl_problem_create(const fl_graph* graph, const fl_machine* machine,
     fl::WantedGraph wanted(*graph);
     fl::Problem problem;
     problem.graph = std::move(wanted.graph);
-    check_index(optimizer_states, fl::kMaxStates + 1, "number of optimizer states");
+    fl::check_index(optimizer_states, fl::kMaxStates + 1, "number of optimizer states");
     problem.outputs = std::move(wanted.outputs);
     problem.facts = fl::facts_of(problem.graph, problem.outputs, {optimizer_states, clips != 0});
     problem.machine = machine_of(*machine);
@@ -330,66 +291,6 @@ fl_problem* fl_problem_create(const fl_graph* graph, const fl_machine* machine,
 }
 
 void fl_problem_destroy(fl_problem* problem) { delete problem; }
-
-int fl_problem_parts(const fl_problem* problem, int number, int n_degrees, const int32_t* degrees,
-                     int n_out, int64_t* extents) {
-  return fl::guarded(-1, [&] {
-    const fl::Graph& graph = problem->problem.graph;
-    const fl::OpId op = checked_op(graph, number);
-    const fl::ParallelConfig config = split_by(graph, op, n_degrees, degrees);
-    const auto tasks = static_cast<std::int64_t>(config.devices.size());
-    const auto& operands = graph.operators[op].operands;
-    const auto n = static_cast<std::int64_t>(operands.size());
-    if (n_out != tasks * n * FL_MAX_RANK) throw std::invalid_argument("wrong number of extents");
-    std::fill(extents, extents + n_out, 0);
-    for (std::int64_t i = 0; i < n; ++i) {
-      const auto rects = fl::accessed_rects(graph, op, operands[i], config.degrees);
-      for (std::int64_t k = 0; k < tasks; ++k) {
-        const fl::Rect& rect = rects[k];
-        for (int d = 0; d < rect.rank; ++d) extents[(k * n + i) * FL_MAX_RANK + d] = rect.extent(d);
-      }
-    }
-    return 0;
-  });
-}
-
-// One entry of the cost table: how an operator is split, and what its tasks take, forward then
-// backward, on each kind of device.
-int fl_problem_add_split(fl_problem* handle, const fl_split* its) {
-  return fl::guarded(-1, [&] {
-    fl::Problem& problem = handle->problem;
-    const fl::OpId op = checked_op(problem.graph, its->op);
-    fl::ParallelConfig config = split_by(problem.graph, op, its->n_degrees, its->degrees);
-    check_split(problem, op, *its, config.devices.size());
-    const fl::OpId group = problem.costs.class_of[op];
-    auto& splits = problem.costs.splits[group];
-    const auto [entry, fresh] =
-        problem.costs.number_of[group].try_emplace(config.degrees, static_cast<int>(splits.size()));
-    if (!fresh) return entry->second;
-    const fl::Operator& owner = problem.graph.operators[op];
-    config.sums = fl::Sums::shards;
-    const int half = its->n_times / 2;
-    splits.push_back({config.degrees,
-                      static_cast<int>(config.devices.size()),
-                      {its->times, its->times + half},
-                      {its->times + half, its->times + its->n_times},
-                      fl::partial_values(owner, config.degrees),
-                      fl::sums_by_shards(owner, config),
-                      fl::parts_of(owner, config.degrees)});
-    fl::Split& split = splits.back();
-    split.leave_idle(problem.facts.first_part_alone(owner));
-    if (its->contention != nullptr) {
-      split.forward_contention.assign(its->contention, its->contention + half);
-      split.backward_contention.assign(its->contention + half, its->contention + its->n_times);
-      problem.costs.contended = true;
-    }
-    if (its->kept != nullptr) {
-      split.kept.assign(its->kept, its->kept + its->n_operands);
-      split.placed.assign(its->placed, its->placed + its->n_operands);
-    }
-    return entry->second;
-  });
-}
 
 fl_simulator* fl_simulator_create(fl_problem* problem, const fl_strategy* strategy,
                                   int64_t* iteration_time) {

@@ -9,6 +9,7 @@
 
 #include "plan/handles.h"
 #include "sim/simulator.h"
+#include "sim/split_shapes.h"
 
 struct fl_problem {
   explicit fl_problem(flexlegion::Problem its) : problem(std::move(its)), facts(problem.facts) {}
@@ -19,6 +20,7 @@ struct fl_problem {
 
   flexlegion::Problem problem;  // where none is run again, nor sharded
   flexlegion::FactsArrays facts;
+  flexlegion::SplitShapes shapes;  // what fl_shapes points to
 
  private:
   std::mutex mutex_;
@@ -35,6 +37,12 @@ struct fl_simulator {
 };
 
 namespace flexlegion {
+
+// Indices come from outside, and are checked before they become ids. They throw
+// std::invalid_argument.
+void check_index(std::int64_t value, std::int64_t count, const char* what);
+OpId checked_op(const Graph& graph, int op);
+std::int32_t contention_of(std::int32_t contention);
 
 // The configurations of a strategy or a part of one, by operator, with the cost table's entries.
 // Throws std::invalid_argument for what does not fit the problem, or is not in its cost table.

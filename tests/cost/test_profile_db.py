@@ -6,6 +6,7 @@ import multiprocessing
 import sqlite3
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from flexlegion import UserError
@@ -196,6 +197,31 @@ def test_measured_or_else_analytic(tmp_path: Path) -> None:
         assert MeasuredCosts(db, analytic, "lib 2").exe_time(
             operator, "forward", WHOLE, DEVICE
         ) == analytic.exe_time(operator, "forward", WHOLE, DEVICE)
+
+
+def test_many_at_once(tmp_path: Path) -> None:
+    """As one by one, whether of an operator some, none, or all shapes were measured."""
+    operator, other = dense(), Graph()
+    other.add(Dense(8, "relu"), [other.add_input("x", (4, 16), "float32", True)], "it")
+    extents = np.zeros((2, 4, 2), np.int64)
+    for row, shapes in zip(extents, (WHOLE, HALF), strict=True):
+        for its, shape in zip(row, shapes, strict=True):
+            its[: len(shape)] = shape
+    with ProfileDB(tmp_path / "p") as db:
+        key = task_key(operator, "forward", WHOLE)
+        db.add_task("P100", "lib", key, Sample(150, 1, 0, 100))
+        for model in (MeasuredCosts(db, AnalyticCosts()), AnalyticCosts()):
+            for its in (operator, other.operators[0]):
+                for pass_ in ("forward", "backward"):
+                    costs = model.exe_times(its, pass_, extents, DEVICE)
+                    one_by_one = [
+                        model.exe_time(its, pass_, shapes, DEVICE) for shapes in (WHOLE, HALF)
+                    ]
+                    assert costs.times_ns.tolist() == [cost.time_ns for cost in one_by_one]
+                    sources = costs.sources * (2 // len(costs.sources))
+                    assert list(sources) == [cost.source for cost in one_by_one]
+                    more = np.zeros(2) if costs.contentions is None else costs.contentions
+                    assert more.tolist() == [cost.contention for cost in one_by_one]
 
 
 def test_what_neighbours_add(tmp_path: Path) -> None:

@@ -107,7 +107,6 @@ class Sequence {
     }
     plan();
     if (problem_ != nullptr) {
-      parts();
       compare_memory(machine.memory_of);
       maker_.reset();  // a problem has what it needs of the graph
       prepare();
@@ -283,18 +282,16 @@ class Sequence {
     fl_plan_destroy(plan);
   }
 
-  void parts() {
-    if (ops() == 0) return;
-    const int op = random_.upto(ops() - 1);
-    const auto degrees = degrees_of(op);
-    const fuzz::Op& its = facts_.ops[static_cast<std::size_t>(op)];
-    const std::int64_t right = product(degrees) * its.operands * FL_MAX_RANK;
-    const int n = static_cast<int>(right) + (random_.chance(0.1) ? random_.between(-1, 1) : 0);
-    std::vector<std::int64_t> extents(static_cast<std::size_t>(std::max(n, 0)) + 1);
-    checked([&] {
-      return fl_problem_parts(problem_, random_.twisted32(op), static_cast<int>(degrees.size()),
-                              degrees.data(), n, extents.data());
-    });
+  // Ways to split an operator; all have as many degrees.
+  std::vector<std::int32_t> several_degrees(int op, std::vector<std::vector<std::int32_t>>& every) {
+    std::vector<std::int32_t> flat;
+    for (int i = random_.between(1, 3); i > 0; --i) {
+      const auto degrees = degrees_of(op);
+      if (!every.empty() && degrees.size() != every.front().size()) continue;
+      every.push_back(degrees);
+      flat.insert(flat.end(), degrees.begin(), degrees.end());
+    }
+    return flat;
   }
 
   void prepare() {
@@ -304,8 +301,17 @@ class Sequence {
   void add_split() {
     if (ops() == 0) return;
     const int op = random_.upto(ops() - 1);
-    const auto degrees = degrees_of(op);
-    const std::int64_t n = 2 * product(degrees) * std::clamp(kinds_, 0, 4);
+    std::vector<std::vector<std::int32_t>> every;
+    const auto flat = several_degrees(op, every);
+    const fl_splits splits = {random_.twisted32(op), static_cast<std::int32_t>(every.size()),
+                              static_cast<std::int32_t>(every.front().size()), flat.data()};
+    fl_shapes shapes;
+    if (checked([&] { return fl_problem_shapes(problem_, &splits, &shapes); }) < 0) return;
+    const int operands = facts_.ops[static_cast<std::size_t>(op)].operands;
+    for (std::int64_t k = 0; k < shapes.n_tasks; ++k) {
+      require(shapes.shape_of[k] >= 0 && shapes.shape_of[k] < shapes.n_shapes, "a shape that is");
+    }
+    const std::int64_t n = 2 * shapes.n_shapes * std::clamp(kinds_, 0, 4);
     std::vector<std::int64_t> times;
     const int largest = random_.chance(0.5) ? 4 : 1000;
     for (std::int64_t i = 0; i < n; ++i) times.push_back(random_.twisted(random_.upto(largest)));
@@ -316,25 +322,23 @@ class Sequence {
     }
     const int less = random_.hostile && random_.chance(0.02) ? 1 : 0;
     times.push_back(0);
-    const int operands = facts_.ops[static_cast<std::size_t>(op)].operands;
+    const std::int64_t n_kept = static_cast<std::int64_t>(operands) * splits.n_splits;
     std::vector<std::int64_t> kept;
     std::vector<std::int32_t> placed;
-    for (int i = 0; i <= operands; ++i) {
+    for (std::int64_t i = 0; i <= n_kept; ++i) {
       kept.push_back(random_.twisted(random_.upto(1'000)));
       placed.push_back(random_.upto(2));
     }
     const bool keeps = in_space_ != (random_.hostile && random_.chance(0.02));
-    const fl_split split = {op,
-                            static_cast<std::int32_t>(degrees.size()),
-                            static_cast<std::int32_t>(n) - less,
-                            operands + less,
-                            degrees.data(),
-                            times.data(),
-                            contended ? contention.data() : nullptr,
-                            keeps ? kept.data() : nullptr,
-                            keeps ? placed.data() : nullptr};
-    const int result = checked([&] { return fl_problem_add_split(problem_, &split); });
-    if (result >= 0) splits_[static_cast<std::size_t>(op)].push_back(degrees);
+    const fl_split_costs costs = {n - less,
+                                  times.data(),
+                                  contended ? contention.data() : nullptr,
+                                  n_kept + less,
+                                  keeps ? kept.data() : nullptr,
+                                  keeps ? placed.data() : nullptr};
+    if (checked([&] { return fl_problem_add_splits(problem_, &splits, &costs); }) < 0) return;
+    auto& known = splits_[static_cast<std::size_t>(splits.op)];
+    known.insert(known.end(), every.begin(), every.end());
   }
 
   std::vector<fl_task> tasks_of(fl_simulator* simulator) {
