@@ -19,7 +19,8 @@ from flexlegion.known_strategies.registry import STRATEGIES
 from flexlegion.objective.training import TrainingOptions
 from flexlegion.report.timelines import figures, memory_excess, time_excess
 from flexlegion.searches.budget import budget_of, check_search
-from flexlegion.searches.mcmc import Budget, SearchResult
+from flexlegion.searches.mcmc import SearchResult
+from flexlegion.searches.options import Budget
 from flexlegion.searches.registry import (
     ANNEALING,
     PLACEMENT,

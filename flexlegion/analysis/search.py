@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Unpack
 
@@ -22,15 +23,18 @@ from flexlegion.networks.network import Network
 from flexlegion.objective.training import TrainingOptions
 from flexlegion.report.timelines import described, details, time_excess
 from flexlegion.searches.budget import budget_of, check_search
-from flexlegion.searches.mcmc import Budget, SearchOptions, SearchResult
+from flexlegion.searches.mcmc import SearchResult
 from flexlegion.searches.memory import where_needed
+from flexlegion.searches.options import Budget, SearchOptions
 from flexlegion.searches.registry import ANNEALING, SEARCHES, SPECIAL, SearchTask, run_search
-from flexlegion.sim.problem import Needs, Problem
-from flexlegion.sim.simulator import full, judge
+from flexlegion.sim.problem import MAX_TIME_NS, Needs, Problem
+from flexlegion.sim.simulator import Judged, full, judge
 from flexlegion.strategy.configuration import SPLIT
 from flexlegion.strategy.strategy import ResolvedStrategy
 
 REFERENCES = ("data", "expert")
+# What a search has of its budget at least, however long its starts took to find.
+LEAST_SECONDS = 0.1
 
 
 @dataclass(frozen=True, repr=False)
@@ -101,19 +105,19 @@ class Found(Iteration):
         """From where, how far, and how it ended."""
         references = {"data": self.data_parallel_time_ns, "expert": self.expert_time_ns}
         rows = [
-            (f"start {name}", "does not fit into memory" if time is None else duration(time))
-            for name, time in self.start_times_ns.items()
+            (f"start {name}", "does not fit into memory" if its_ns is None else duration(its_ns))
+            for name, its_ns in self.start_times_ns.items()
         ]
-        for name, time in references.items():
-            if time is None and self.start_times_ns.get(name) is None:
+        for name, its_ns in references.items():
+            if its_ns is None and self.start_times_ns.get(name) is None:
                 rows.append((name, "cannot run: batch or memory too small"))
-            elif name not in self.start_times_ns and time is not None:
-                rows.append((name, duration(time)))
+            elif name not in self.start_times_ns and its_ns is not None:
+                rows.append((name, duration(its_ns)))
         rows.append(("found", f"{duration(self.iteration_time_ns)}, from start {self.start}"))
-        for name, time in references.items():
-            if time is not None:
+        for name, its_ns in references.items():
+            if its_ns is not None:
                 what = "data parallelism" if name == "data" else "the experts' strategy"
-                rows.append(("speed-up", f"{time / self.iteration_time_ns:.2f}x over {what}"))
+                rows.append(("speed-up", f"{its_ns / self.iteration_time_ns:.2f}x over {what}"))
         rows.append(("search", f"{count(self.proposals, 'proposal')} in {self.seconds:.1f} s"))
         if self.local_optimum:
             end = "at a local optimum: no change of a single operator makes it faster"
@@ -218,6 +222,7 @@ def search(
                 f"'{name}' does not go with the search '{search}', which places whole operators "
                 "anywhere, from starts of its own; leave it out"
             )
+    begin = time.monotonic()
     limits = budget_of(budget, proposals)
     check_search(seed, chains)
     network = network_of(model, **training)  # whose code may name starts
@@ -241,12 +246,14 @@ def search(
         cases = [case_of(network)]
     else:
         cases = in_rounds(network, most_micro_batches, case_of)
-        if limits.seconds is not None:
-            limits = replace(limits, seconds=limits.seconds / len(cases))
     found: list[Found] = []
-    for setting, starts, notes in cases:
+    for number, (setting, starts, notes) in enumerate(cases):
+        share = limits
+        if limits.seconds is not None:  # of what the starts, and searches before, have left
+            left = max(0.0, limits.seconds - (time.monotonic() - begin))
+            share = replace(limits, seconds=max(LEAST_SECONDS, left / (len(cases) - number)))
         with ProgressBar("search", progress) as bar:
-            task = SearchTask(setting.problem, starts, limits, seed, chains, options, bar.search)
+            task = SearchTask(setting.problem, starts, share, seed, chains, options, bar.search)
             result = run_search(search, task)
         found.append(found_by(setting, result, limits, seed, search, notes, options))
         if result.interrupted:
@@ -325,6 +332,7 @@ def starts_of(
     """
     problem = problem or every
     starts: dict[str, ResolvedStrategy] = {}
+    first: Judged | None = None  # of the starts, once somebody asked
     notes = []
     for spec in default if specs is None else specs:
         asked = f"random:{seed}" if spec == "random" else spec
@@ -339,8 +347,10 @@ def starts_of(
             if not isinstance(e, DoesNotApply):
                 notes.append(f"no start from '{spec}': {e}")
             continue
-        if specs is None and spec in SPECIAL and not _pays(strategy, starts, problem):
-            continue
+        if specs is None and spec in SPECIAL and starts:
+            first = first or judge(problem, next(iter(starts.values())))
+            if not _pays(strategy, first, problem):
+                continue
         name = asked if isinstance(asked, str) else strategy.source
         twin = next((other for other, same in starts.items() if same == strategy), None)
         if twin is None:
@@ -350,7 +360,7 @@ def starts_of(
     if not starts:
         raise UserError("there is no strategy to start from; give one, or leave 'start' out")
     if specs is None and problem.space is None:
-        fitting = where_needed(problem, starts)
+        fitting = where_needed(problem, starts, first)
         notes += [
             f"no start from '{name}': it does not fit into memory"
             for name in starts
@@ -359,6 +369,8 @@ def starts_of(
         starts = fitting
     # On a machine on which all of them take too long, a search would tell that after its budget.
     # One that does not is enough, so in general one is simulated.
+    if first is not None and first.time_ns is not None and first.time_ns < MAX_TIME_NS:
+        return starts, tuple(notes)
     excess = None
     for strategy in starts.values():
         excess = time_excess(full(problem, strategy))
@@ -382,14 +394,10 @@ def _check_dimensions(strategy: ResolvedStrategy, problem: Problem) -> None:
                 )
 
 
-def _pays(
-    strategy: ResolvedStrategy, starts: Mapping[str, ResolvedStrategy], problem: Problem
-) -> bool:
+def _pays(strategy: ResolvedStrategy, first: Judged, problem: Problem) -> bool:
     """Whether it is worth a share of the budget: faster than the first start, or alone fits."""
-    for other in starts.values():
-        theirs = judge(problem, other).time_ns
-        return judge(problem, strategy, theirs - 1 if theirs else 0).time_ns is not None
-    return True
+    limit_ns = first.time_ns - 1 if first.time_ns else 0
+    return judge(problem, strategy, limit_ns).time_ns is not None
 
 
 def found_by(
@@ -402,14 +410,18 @@ def found_by(
     options: SearchOptions | None = None,
 ) -> Found:
     """What a search found, with what there is to compare it with."""
-    time = result.iteration_time_ns
-    data, expert = (_time_of(name, setting.problem) for name in REFERENCES)
+    found_ns = result.iteration_time_ns
+    # In a space, a start is what of it can be said there.
+    known = result.start_times_ns if setting.problem.space is None else {}
+    data, expert = (
+        known[name] if name in known else _time_of(name, setting.problem) for name in REFERENCES
+    )
     story = {
-        "iteration_time_ns": time,
+        "iteration_time_ns": found_ns,
         "data_parallel_time_ns": data,
         "expert_time_ns": expert,
-        "speedup": data / time if data else None,
-        "speedup_over_expert": expert / time if expert else None,
+        "speedup": data / found_ns if data else None,
+        "speedup_over_expert": expert / found_ns if expert else None,
         "start": result.start,
         "start_times_ns": result.start_times_ns,
         "local_optimum": result.local_optimum,

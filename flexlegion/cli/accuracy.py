@@ -43,7 +43,8 @@ from flexlegion.report.html.page import save_page
 from flexlegion.report.measured import MeasuredTimeline
 from flexlegion.report.timelines import memory_excess
 from flexlegion.searches.budget import seconds_of
-from flexlegion.searches.mcmc import Budget, SearchOptions, search
+from flexlegion.searches.mcmc import search
+from flexlegion.searches.options import Budget, SearchOptions
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import Timeline, full
 from flexlegion.strategy.strategy import ResolvedStrategy

@@ -18,7 +18,7 @@ from flexlegion.cli.outputs import output
 from flexlegion.graph.operator_type import DimKind
 from flexlegion.known_strategies.registry import strategy_names
 from flexlegion.process.ending import again
-from flexlegion.searches.mcmc import SearchOptions
+from flexlegion.searches.options import SearchOptions
 from flexlegion.searches.registry import ANNEALING, SEARCHES
 from flexlegion.strategy.configuration import SPLIT
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from flexlegion.base.errors import UserError
-from flexlegion.searches.mcmc import Budget
+from flexlegion.searches.options import Budget
 
 UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 MAX_SECONDS = 10**7

@@ -1,13 +1,15 @@
 """Searches by chains of strategies, from several starts: annealing, and the paper's own.
 
-A chain tries changes in native code; here are the starts, the budget, the phases of a chain, and
-several chains on several cores.
+A chain tries changes in native code; `flexlegion.searches.start` has the phases of several chains
+from one start, on several cores; here the starts share the budget.
 
 By default this is annealing. A chain has three phases: operators of a kind (the unrolled steps of a
 layer, repeated blocks) change together; then each operator by itself; at last a descent to a
 strategy that no change of a single operator improves. In each of the first two the temperature
 falls; proposals prefer what may help, and chains go on from the best of them, without a correction
 as Hastings' ratio would be one. So the chains sample no distribution, which a search does not need.
+After the first phase, the third of the starts that led furthest goes on: a start that is fast need
+not lead far, so none is left before that.
 
 `PAPER` follows FlexFlow's section 6: the Metropolis-Hastings algorithm with symmetric proposals.
 An operator, selected at random, gets a random configuration, each of its configurations with the
@@ -24,103 +26,25 @@ of that brought no improvement. It differs from the paper in what a configuratio
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from flexlegion.base.errors import UserError
-from flexlegion.graph.graph import Operator
-from flexlegion.searches.chain import (
-    Chain,
-    ChainOptions,
-    ChainState,
-    SplitsOf,
-    prepare_candidates,
-    switch,
-)
-from flexlegion.searches.descent import best_of, descend, wait
+from flexlegion.searches.chain import ChainState, SplitsOf, prepare_candidates
 from flexlegion.searches.memory import saves_memory, with_less
+from flexlegion.searches.options import Budget, SearchOptions
+from flexlegion.searches.start import TIED_SHARE, Start
 from flexlegion.sim.problem import Problem
 from flexlegion.strategy.strategy import ResolvedStrategy
 
-# A chain cannot be interrupted within a slice: short enough for Ctrl-C and progress to feel prompt.
-SLICE_SECONDS = 0.1
-SLICE_PROPOSALS = 64
-# Of each start's budget, the shares of the phases; what is left goes to the descent.
-TIED_SHARE, UNTIED_SHARE = 0.45, 0.35
+# Of the starts, which part goes on after the first phase, at least one.
+GO_ON = 1 / 3
 # Of the whole budget, where operators are run again or weights sharded: what remains to try less of
 # that.
 LESS_SHARE = 0.1
-# The last of several chains is that much hotter than the first: small problems want the hot ones,
-# which leave local optima, large ones the cool ones, which get anywhere in the time.
-HOTTEST = 10.0
-# After so many slices, chains of one start go on from the best of them.
-EXCHANGE_SLICES = 20
-
-
-@dataclass(frozen=True)
-class Budget:
-    """When to stop: whichever comes first.
-
-    With `proposals` alone a search is reproducible to the last digit; with `seconds` it gets as far
-    as the machine allows.
-
-    Parameters
-    ----------
-    seconds
-        For the whole search; None: no limit.
-    proposals
-        For each chain from each start; None: no limit.
-    """
-
-    seconds: float | None = 60.0
-    proposals: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.seconds is None and self.proposals is None:
-            raise UserError("a search needs a budget: seconds, proposals, or both")
-        if self.seconds is not None and not 0 < self.seconds <= 10**7:
-            raise UserError(f"a budget has to be 0 to 10^7 seconds, but is {self.seconds}")
-        if self.proposals is not None and not 0 < self.proposals <= 10**15:
-            raise UserError(f"a budget has to be 1 to 10^15 proposals, but is {self.proposals}")
-
-
-@dataclass(frozen=True)
-class SearchOptions(ChainOptions):
-    """How to search: how chains move (`ChainOptions`), and the course of a search.
-
-    What speeds it up can be switched off, so that its worth can be measured.
-
-    Parameters
-    ----------
-    temperature
-        At first, in the coolest chain.
-    tied
-        A first phase changes operators of a kind together.
-    descent
-        A last phase descends to a local optimum.
-    cooling
-        The temperature falls to nothing in the course of each phase; else it stays, and is a share
-        of the start's iteration time.
-    exchange
-        Now and then, chains of one start go on from the best of them, and each is hotter than the
-        one before; else they are alike and know nothing of each other.
-    """
-
-    temperature: float = 0.005
-    tied: bool = switch("do not change operators of a kind together at first")
-    descent: bool = switch("do not descend to a local optimum at the end")
-    cooling: bool = switch("keep the temperature instead of letting it fall")
-    exchange: bool = switch("run several chains of one start by themselves")
-
-
-# FlexFlow, section 6; beta, a constant that can be chosen, is 200 / the start's iteration time.
-PAPER = SearchOptions(
-    uniform=True, tied=False, descent=False, cooling=False, exchange=False, temperature=0.005
-)
 
 
 @dataclass(frozen=True)
@@ -193,10 +117,9 @@ def search(
     problem
         Graph, machine and costs.
     starts
-        Initial strategies by name; the budget is shared equally between them. The result is never
-        slower than any of them.
+        Initial strategies by name. The result is never slower than any of them.
     budget
-        When to stop. A start is also left when half of its budget brought no improvement.
+        When to stop. A start's phase is also left when half of its budget brought no improvement.
     seed
         Decides everything random.
     chains
@@ -218,7 +141,7 @@ def search(
     prepare_candidates(problem, splits_of, parts=not options.uniform)
     for strategy in starts.values():
         problem.price(strategy)
-    runs: list[_Start] = []
+    runs: list[Start] = []
     trace: list[tuple[int, int]] = []
 
     def note() -> None:
@@ -232,15 +155,32 @@ def search(
         seconds *= 1 - LESS_SHARE
     share = seconds / len(starts) if seconds is not None else None
     count = chains or os.cpu_count() or 1
+    race = options.race and len(starts) > 1
+    first = TIED_SHARE if race else 1.0  # of each start's share, and so of all of it
+    going_on = max(1, round(GO_ON * len(starts)))
     try:
         with ThreadPoolExecutor(count) as pool:
             for index, (name, strategy) in enumerate(starts.items()):
-                run = _Start(problem, name, strategy, seed + 1000 * index, count, options)
+                deadline: float | None = None
+                if share is not None:
+                    deadline = begin + first * share * (index + 1)
+                # What there is no time left for is simulated, at least: the result is never slower.
+                late = deadline is not None and time.monotonic() >= deadline
+                its = 1 if late else count
+                run = Start(problem, name, strategy, seed + 1000 * index, its, options, pool)
                 runs.append(run)
-                report = _report(progress, runs, index, len(starts), note)
+                done, part = first * index / len(starts), first / len(starts)
+                report = _report(progress, runs, done, part, 0.0, first, note)
                 note()
-                deadline = begin + share * (index + 1) if share is not None else None
-                run.search(pool, deadline, budget.proposals, report)
+                run.search(pool, deadline, budget.proposals, report, 0.0, first)
+                for other in _ranked(runs)[going_on:] if race else ():
+                    other.leave()
+            for place, run in enumerate(_ranked(runs)[:going_on] if race else ()):
+                left = (1 - first) / going_on
+                done = first + left * place
+                deadline = None if seconds is None else begin + (done + left) * seconds
+                report = _report(progress, runs, done, left, first, 1.0, note)
+                run.search(pool, deadline, budget.proposals, report, first, 1.0)
         ended_by = None
     except KeyboardInterrupt as e:
         ended_by = e
@@ -268,7 +208,7 @@ def search(
         best.name,
         found,
         {run.name: run.start_time for run in runs},
-        {run.name: [chain.state for chain in run.chains] for run in runs},
+        {run.name: run.states for run in runs},
         time.monotonic() - begin,
         best.local_optimum and found[best.name][1] == best.best_time,
         ended_by is not None,
@@ -277,204 +217,34 @@ def search(
     )
 
 
-def tie_groups(problem: Problem) -> list[int]:
-    """A number for each operator; those that play the same part in the network have the same.
-
-    They are of one class (see `Problem.class_of`), read from operators of the same types, and are
-    read by operators of the same types. So an attention's output layer, which joins the heads, is
-    not tied to the layers of its queries, although it has their shape; but the unrolled steps of a
-    recurrent layer are tied, although each reads another word's embedding.
-    """
-    operators = problem.graph.operators
-    read: dict[Operator, set[type]] = {operator: set() for operator in operators}
-    written: dict[Operator, set[type]] = {operator: set() for operator in operators}
-    for operator in operators:
-        for producer in (tensor.producer for tensor in operator.inputs):
-            if producer is not None:
-                read[operator].add(type(producer.kind))
-                written[producer].add(type(operator.kind))
-    numbers: dict[object, int] = {}
-    return [
-        numbers.setdefault((problem.class_of(op), frozenset(read[op]), frozenset(written[op])), i)
-        for i, op in enumerate(operators)
-    ]
+def _ranked(runs: Sequence[Start]) -> list[Start]:
+    """What led furthest comes first, and what has not fitted into memory last."""
+    return sorted(runs, key=lambda run: (run.best_time < 0, run.best_time))
 
 
-class _Start:
-    """The chains from one start."""
-
-    def __init__(
-        self,
-        problem: Problem,
-        name: str,
-        strategy: ResolvedStrategy,
-        seed: int,
-        chains: int,
-        options: SearchOptions,
-    ) -> None:
-        self.name = name
-        self.options = options
-        groups = tie_groups(problem)
-        self.has_ties = options.tied and len(set(groups)) < len(groups)
-        self.chains = [Chain(problem, strategy, seed + i, groups) for i in range(chains)]
-        first = self.chains[0].state
-        self.start_time = first.best_time if first.best_time >= 0 else None
-        self.local_optimum = False
-
-    @property
-    def best_time(self) -> int:
-        """ns; -1: nothing has fitted into memory."""
-        times = [chain.state.best_time for chain in self.chains]
-        return min((time for time in times if time >= 0), default=-1)
-
-    @property
-    def best(self) -> ResolvedStrategy:
-        """The fastest strategy of all chains."""
-        return best_of(self.chains).best
-
-    def search(
-        self,
-        pool: ThreadPoolExecutor,
-        deadline: float | None,
-        proposals: int | None,
-        report: Callable[[float], None],
-    ) -> None:
-        """Run all phases until the deadline, or until so many proposals were made by each chain."""
-        clock = _Clock(deadline, proposals, len(self.chains))
-        base: ChainOptions = self.options
-        if not self.options.cooling:
-            base = replace(base, scale_ns=self.chains[0].state.current_time)
-        phases = [(True, TIED_SHARE, 1.0)] if self.has_ties else []
-        # Single operators matter less than whole layers: their changes are judged by a lower
-        # temperature.
-        untied = UNTIED_SHARE + (0.0 if self.has_ties else TIED_SHARE)
-        phases.append((False, untied, 0.1 if self.has_ties else 1.0))
-        if not self.options.descent:
-            phases[-1] = (False, 1.0 - sum(share for _, share, _ in phases[:-1]), phases[-1][2])
-        used = 0.0
-        for tied, share, heat in phases:
-            self._phase(pool, clock, used, used + share, replace(base, tied=tied), heat, report)
-            used += share
-            self._exchange()
-        if self.options.descent:
-            if self.has_ties:
-                self._descend(pool, clock, True, report)
-            self.local_optimum = self._descend(pool, clock, False, report)
-
-    def _phase(
-        self,
-        pool: ThreadPoolExecutor,
-        clock: _Clock,
-        start: float,
-        end: float,
-        options: ChainOptions,
-        heat: float,
-        report: Callable[[float], None],
-    ) -> None:
-        improved_at, best = start, self.best_time
-        slices = 0
-        while (now := clock.used(self.chains)) < end:
-            done = (now - start) / (end - start)
-            cool = max(1e-3, 1.0 - done) if self.options.cooling else 1.0
-            its = replace(options, temperature=self.options.temperature * heat * cool)
-            self._slice(pool, its, clock)
-            slices += 1
-            if self.best_time != best:
-                best, improved_at = self.best_time, now
-            elif now - improved_at > (end - start) / 2:
-                break  # half of the budget without an improvement
-            if slices % EXCHANGE_SLICES == 0:
-                self._exchange()
-            report(now)
-
-    def _slice(self, pool: ThreadPoolExecutor, options: ChainOptions, clock: _Clock) -> None:
-        seconds = SLICE_SECONDS if clock.deadline is not None else 0.0
-        count = SLICE_PROPOSALS if clock.proposals is not None else 10**12
-        wait(
-            [
-                pool.submit(
-                    chain.run,
-                    count,
-                    seconds,
-                    replace(options, temperature=options.temperature * self._heat(i)),
-                )
-                for i, chain in enumerate(self.chains)
-            ]
-        )
-
-    def _heat(self, chain: int) -> float:
-        """Chains from 1 to `HOTTEST` times the temperature, if they exchange what they find."""
-        if not self.options.exchange:
-            return 1.0
-        return math.pow(HOTTEST, chain / max(1, len(self.chains) - 1))
-
-    def _descend(
-        self,
-        pool: ThreadPoolExecutor,
-        clock: _Clock,
-        tied: bool,
-        report: Callable[[float], None],
-    ) -> bool:
-        """Whether the best strategy has become a local optimum.
-
-        Without a deadline one chain does all, since then the result must not depend on speed.
-        """
-        if self.best_time < 0:
-            return False  # nothing fits into memory, so there is nothing to descend from
-        chains = [best_of(self.chains)] if clock.deadline is None else self.chains
-        return descend(chains, pool, clock.deadline, tied, lambda: report(clock.used(self.chains)))
-
-    def _exchange(self) -> None:
-        """All chains go on from the best strategy of any."""
-        if not self.options.exchange:
-            return
-        best = best_of(self.chains)
-        best_time = best.state.best_time
-        if best_time < 0:
-            return
-        behind = [chain for chain in self.chains if chain.state.current_time != best_time]
-        if behind:
-            strategy = best.best
-            for chain in behind:
-                chain.adopt(strategy)
-
-
-class _Clock:
-    """How much of a start's budget is used up, as a share."""
-
-    def __init__(self, deadline: float | None, proposals: int | None, chains: int) -> None:
-        self.deadline = deadline
-        self.proposals = proposals
-        self._chains = chains
-        self._begin = time.monotonic()
-
-    def used(self, chains: Sequence[Chain]) -> float:
-        """0 to 1, and beyond."""
-        shares = [0.0]
-        if self.deadline is not None:
-            length = max(self.deadline - self._begin, 1e-9)
-            shares.append((time.monotonic() - self._begin) / length)
-        if self.proposals is not None:
-            made = sum(chain.state.proposals for chain in chains)
-            shares.append(made / (self.proposals * self._chains))
-        return max(shares)
-
-
-def _proposals(runs: Sequence[_Start]) -> int:
-    return sum(chain.state.proposals for run in runs for chain in run.chains)
+def _proposals(runs: Sequence[Start]) -> int:
+    return sum(state.proposals for run in runs for state in run.states)
 
 
 def _report(
     progress: Progress | None,
-    runs: Sequence[_Start],
-    index: int,
-    starts: int,
+    runs: Sequence[Start],
+    done: float,
+    share: float,
+    begin: float,
+    end: float,
     note: Callable[[], None],
 ) -> Callable[[float], None]:
-    def report(share: float) -> None:
+    """Tells how far the whole search is while a start's phases from `begin` to `end` are under way.
+
+    So much was done before, and they are such a share of it.
+    """
+
+    def report(used: float) -> None:
         note()
         if progress is not None:
             times = [run.best_time for run in runs if run.best_time >= 0]
-            progress((index + min(share, 1.0)) / starts, min(times, default=-1))
+            part = (min(used, end) - begin) / (end - begin)
+            progress(done + share * part, min(times, default=-1))
 
     return report

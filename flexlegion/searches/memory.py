@@ -15,7 +15,7 @@ from math import prod
 from flexlegion.graph.graph import Operator
 from flexlegion.sim.fitting import fitting
 from flexlegion.sim.problem import Problem
-from flexlegion.sim.simulator import judge
+from flexlegion.sim.simulator import Judged, judge
 from flexlegion.strategy.configuration import SHARDING, ParallelConfig
 from flexlegion.strategy.hierarchy import trained_bytes
 from flexlegion.strategy.strategy import ResolvedStrategy
@@ -24,7 +24,7 @@ Change = Callable[[ParallelConfig], ParallelConfig]
 
 
 def where_needed(
-    problem: Problem, starts: Mapping[str, ResolvedStrategy]
+    problem: Problem, starts: Mapping[str, ResolvedStrategy], first: Judged | None = None
 ) -> dict[str, ResolvedStrategy]:
     """The starts; in place of one that does not fit into memory, itself with something for that.
 
@@ -38,7 +38,11 @@ def where_needed(
         Graph, machine and costs.
     starts
         By name; one with recomputation is called ``data+again``.
+    first
+        What is known of the first start.
     """
+    if first is not None and first.missing_bytes == 0:
+        return dict(starts)
     found: dict[str, ResolvedStrategy] = {}
     for name, strategy in starts.items():
         added, changed, judged = fitting(problem, strategy)

@@ -11,9 +11,11 @@ elimination). Chains, residual blocks and inception modules vanish that way.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from math import prod
+from math import isqrt, prod
 from typing import Any
 
 import numpy as np
@@ -35,8 +37,10 @@ Choice = list[int]
 # partial choices are kept from one operator of it to the next.
 BEAM_WIDTH = 512
 # An operator with more ways to be split keeps those that are cheapest by themselves, and those of
-# one dimension.
-MAX_CANDIDATES = 84
+# one dimension: so many, or fewer where all pairs of them, for each kind of transfer, exchange more
+# between devices than can be looked at in some seconds.
+MAX_CANDIDATES, MIN_CANDIDATES = 84, 16
+MOST_EXCHANGES = 2_000_000_000
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,7 @@ class OptCnnResult:
 
 
 def optcnn(
-    problem: Problem, tied: bool | None = None, max_candidates: int = MAX_CANDIDATES
+    problem: Problem, tied: bool | None = None, max_candidates: int | None = None
 ) -> Strategy:
     """The strategy that OptCNN would choose.
 
@@ -105,13 +109,14 @@ def optcnn(
         only where the graph cannot be eliminated otherwise, as with unrolled recurrences.
     max_candidates
         Of operators with more ways to be split, only as many are looked at: those that are cheapest
-        by themselves, and those that split one dimension. The time grows with the square.
+        by themselves, and those that split one dimension. The time grows with the square, and with
+        that of the number of devices; None: as many as take some seconds.
     """
     return solve(problem, tied, max_candidates).strategy
 
 
 def solve(
-    problem: Problem, tied: bool | None = None, max_candidates: int = MAX_CANDIDATES
+    problem: Problem, tied: bool | None = None, max_candidates: int | None = None
 ) -> OptCnnResult:
     """`optcnn`, with what is known about the result."""
     if tied is None:
@@ -129,12 +134,21 @@ def solve(
     return OptCnnResult(strategy, costs.total(choice), tied, exact and costs.complete)
 
 
-def summed_costs(problem: Problem, tied: bool, max_candidates: int = MAX_CANDIDATES) -> SummedCosts:
+def summed_costs(problem: Problem, tied: bool, max_candidates: int | None = None) -> SummedCosts:
     """The costs of all choices of a problem; operators that training leaves out have none."""
     prepare_candidates(problem)
     groups = _groups(problem, tied)
     variable = {op.name: v for v, group in enumerate(groups) for op in group}
     table = _Table(problem)
+    transfers = [
+        (tensor.producer, op, index)
+        for group in groups
+        for op in group
+        for index, tensor in enumerate(op.inputs)
+        if tensor.producer is not None and tensor not in op.inputs[:index]
+    ]
+    if max_candidates is None:
+        max_candidates = _affordable(problem, len({table.key(*its) for its in transfers}))
     candidates, own, complete = [], [], True
     for group in groups:
         its = problem.splits(group[0])
@@ -146,19 +160,32 @@ def summed_costs(problem: Problem, tied: bool, max_candidates: int = MAX_CANDIDA
             its, costs = [its[i] for i in kept], costs[kept]
         candidates.append(its)
         own.append(costs)
+    # Native code does not hold Python's lock.
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        matrices = pool.map(
+            lambda writer, reader, index: table.transfer(
+                writer,
+                candidates[variable[writer.name]],
+                reader,
+                index,
+                candidates[variable[reader.name]],
+            ),
+            *zip(*transfers, strict=True),
+        )
     pairs: dict[tuple[int, int], Costs] = {}
-    for v, group in enumerate(groups):
-        for op in group:
-            for index, tensor in enumerate(op.inputs):
-                if tensor.producer is None or tensor in op.inputs[:index]:
-                    continue
-                u = variable[tensor.producer.name]
-                costs = table.transfer(tensor.producer, candidates[u], op, index, candidates[v])
-                if u == v:
-                    own[v] += costs.diagonal()
-                else:
-                    _add(pairs, u, v, costs)
+    for (writer, reader, _), costs in zip(transfers, matrices, strict=True):
+        u, v = variable[writer.name], variable[reader.name]
+        if u == v:
+            own[v] += costs.diagonal()
+        else:
+            _add(pairs, u, v, costs)
     return SummedCosts(groups, candidates, own, pairs, complete)
+
+
+def _affordable(problem: Problem, transfers: int) -> int:
+    """How many candidates, if there are so many kinds of transfers."""
+    pairs = MOST_EXCHANGES // (max(1, transfers) * len(problem.devices) ** 2)
+    return min(MAX_CANDIDATES, max(MIN_CANDIDATES, isqrt(pairs)))
 
 
 def _own_costs(table: _Table, group: list[Operator], candidates: list[Degrees]) -> Costs:
@@ -179,15 +206,21 @@ def minimise(costs: SummedCosts, beam_width: int = BEAM_WIDTH) -> tuple[Choice, 
     own = [its.copy() for its in costs.own]
     pairs = {key: matrix.copy() for key, matrix in costs.pairs.items()}
     left = set(range(len(own)))
+    beside: list[set[int]] = [set() for _ in own]
+    for a, b in pairs:
+        beside[a].add(b)
+        beside[b].add(a)
     # (variable, neighbours, its best choice for each of theirs)
     eliminated: list[tuple[int, list[int], npt.NDArray[np.intp]]] = []
     while True:
-        degree = {v: len(_neighbours(pairs, v)) for v in left}
-        v = min(left, key=lambda v: (degree[v], len(own[v]), v), default=-1)
-        if v < 0 or degree[v] > 2:
+        v = min(left, key=lambda v: (len(beside[v]), len(own[v]), v), default=-1)
+        if v < 0 or len(beside[v]) > 2:
             break
-        eliminated.append(_eliminate(own, pairs, v))
+        neighbours = sorted(beside[v])
+        eliminated.append((v, neighbours, _eliminate(own, pairs, v, neighbours)))
         left.remove(v)
+        for n in neighbours:
+            beside[n] = (beside[n] - {v}) | (set(neighbours) - {n})
     choice = [0] * len(own)
     exact = not left or _kernel(own, pairs, sorted(left), beam_width, choice)
     for v, neighbours, best in reversed(eliminated):
@@ -196,17 +229,19 @@ def minimise(costs: SummedCosts, beam_width: int = BEAM_WIDTH) -> tuple[Choice, 
 
 
 def _eliminate(
-    own: list[Costs], pairs: dict[tuple[int, int], Costs], v: int
-) -> tuple[int, list[int], npt.NDArray[np.intp]]:
-    neighbours = _neighbours(pairs, v)
+    own: list[Costs], pairs: dict[tuple[int, int], Costs], v: int, neighbours: list[int]
+) -> npt.NDArray[np.intp]:
+    """Charge its neighbours with what it costs at its best; returns that choice, for theirs."""
     # Of each neighbour: [its choice, v's choice].
     sides = [_take(pairs, n, v) for n in neighbours]
     if not sides:
-        return v, [], np.asarray(own[v].argmin())
+        alone: npt.NDArray[np.intp] = np.asarray(own[v].argmin())
+        return alone
     if len(sides) == 1:
         total = sides[0] + own[v]
         own[neighbours[0]] += total.min(axis=1)
-        return v, neighbours, total.argmin(axis=1)
+        beside: npt.NDArray[np.intp] = total.argmin(axis=1)
+        return beside
     a, b = neighbours
     first, second = sides[0] + own[v], sides[1]
     best = np.empty((len(first), len(second)), np.intp)
@@ -216,7 +251,7 @@ def _eliminate(
         best[i] = total.argmin(axis=1)
         least[i] = np.take_along_axis(total, best[i][:, None], axis=1)[:, 0]
     _add(pairs, a, b, least)
-    return v, neighbours, best
+    return best
 
 
 def _kernel(
@@ -317,6 +352,10 @@ class _Table:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
+        lib, ffi = problem.core.lib, problem.core.ffi
+        self._costs = ffi.gc(
+            problem.core.check(lib.fl_summed_create(problem.handle)), lib.fl_summed_destroy
+        )
         self._operators: dict[tuple[int, tuple[bool, ...]], tuple[Costs, Costs]] = {}
         self._transfers: dict[tuple[int, int, int, int], Costs] = {}
         self._owner: dict[Tensor, Operator] = {}  # of a weight: the first operator that trains it
@@ -338,8 +377,8 @@ class _Table:
             costs = np.zeros((2, len(candidates)), np.int64)
             pointers = [core.ffi.cast("int64_t *", row.ctypes.data) for row in costs]
             core.check(
-                core.lib.fl_summed_operator_costs(
-                    problem.handle,
+                core.lib.fl_summed_operators(
+                    self._costs,
                     problem.operator_numbers[op.name],
                     len(candidates),
                     [d for degrees in candidates for d in degrees],
@@ -348,6 +387,12 @@ class _Table:
             )
             self._operators[key] = costs[0], costs[1]
         return self._operators[key]
+
+    def key(self, writer: Operator, reader: Operator, operand: int) -> tuple[int, int, int, int]:
+        """What transfers have in common that take as long."""
+        output = writer.outputs.index(reader.inputs[operand])
+        class_of = self._problem.class_of
+        return class_of(writer), output, class_of(reader), operand
 
     def transfer(
         self,
@@ -358,15 +403,13 @@ class _Table:
         reader_candidates: list[Degrees],
     ) -> Costs:
         """[writer's candidate, reader's candidate], in ns."""
-        problem = self._problem
-        output = writer.outputs.index(reader.inputs[operand])
-        key = (problem.class_of(writer), output, problem.class_of(reader), operand)
+        problem, key = self._problem, self.key(writer, reader, operand)
         if key not in self._transfers:
             core = problem.core
             costs = np.zeros((len(writer_candidates), len(reader_candidates)), np.int64)
             core.check(
-                core.lib.fl_summed_transfer_costs(
-                    problem.handle,
+                core.lib.fl_summed_transfers(
+                    self._costs,
                     problem.operator_numbers[writer.name],
                     len(writer_candidates),
                     [d for degrees in writer_candidates for d in degrees],

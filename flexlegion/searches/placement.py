@@ -9,7 +9,8 @@ searches.
 from __future__ import annotations
 
 from flexlegion.graph.graph import Operator
-from flexlegion.searches.mcmc import Budget, Progress, SearchOptions, SearchResult, search
+from flexlegion.searches.mcmc import Progress, SearchResult, search
+from flexlegion.searches.options import Budget, SearchOptions
 from flexlegion.sim.problem import Degrees, Problem
 from flexlegion.strategy.whole import model_parallel, single
 

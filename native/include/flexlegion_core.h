@@ -371,14 +371,17 @@ typedef struct {
  * (0: any number) were over; the next call goes on from there. */
 int fl_chain_exhaust(fl_chain *chain, double seconds, fl_branches *out);
 
-/* Summed costs (OptCNN), in ns, of operators split over the first devices. `degrees`: tuple after
- * tuple. A transfer's: what `reader` takes by that operand, forward and back, [writers x readers].
- */
-int fl_summed_operator_costs(const fl_problem *problem, int op, int count, const int32_t *degrees,
-                             int64_t *computation, int64_t *synchronisation);
-int fl_summed_transfer_costs(const fl_problem *problem, int writer, int writers,
-                             const int32_t *writer_degrees, int reader, int operand, int readers,
-                             const int32_t *reader_degrees, int64_t *costs);
+/* Summed costs (OptCNN), in ns, of operators split over the first devices. What was found is kept:
+ * the problem has to live as long. Several threads may ask. `degrees`: tuple after tuple. A
+ * transfer's: what `reader` takes by that operand, forward and back, [writers x readers]. */
+typedef struct fl_summed_costs fl_summed_costs;
+fl_summed_costs *fl_summed_create(const fl_problem *problem);
+void fl_summed_destroy(fl_summed_costs *costs);
+int fl_summed_operators(const fl_summed_costs *costs, int op, int count, const int32_t *degrees,
+                        int64_t *computation, int64_t *synchronisation);
+int fl_summed_transfers(fl_summed_costs *costs, int writer, int writers,
+                        const int32_t *writer_degrees, int reader, int operand, int readers,
+                        const int32_t *reader_degrees, int64_t *of_pairs);
 
 /* cdef end */
 

@@ -42,11 +42,21 @@ std::vector<std::vector<int>> degrees_of(const fl::Problem& problem, fl::OpId op
 
 }  // namespace
 
-int fl_summed_operator_costs(const fl_problem* problem, int number, int count,
-                             const int32_t* degrees, int64_t* computation,
-                             int64_t* synchronisation) {
+struct fl_summed_costs {
+  fl::SummedCosts costs;
+};
+
+fl_summed_costs* fl_summed_create(const fl_problem* problem) {
+  return fl::guarded(static_cast<fl_summed_costs*>(nullptr),
+                     [&] { return new fl_summed_costs{fl::SummedCosts(problem->problem)}; });
+}
+
+void fl_summed_destroy(fl_summed_costs* costs) { delete costs; }
+
+int fl_summed_operators(const fl_summed_costs* summed, int number, int count,
+                        const int32_t* degrees, int64_t* computation, int64_t* synchronisation) {
   return fl::guarded(-1, [&] {
-    const fl::Problem& p = problem->problem;
+    const fl::Problem& p = summed->costs.problem();
     const fl::OpId op(number);
     // One for all splits of the call, since they share rectangles.
     fl::Geometry geometry(p);
@@ -58,7 +68,7 @@ int fl_summed_operator_costs(const fl_problem* problem, int number, int count,
         throw std::invalid_argument("the cost table lacks a split of operator '" +
                                     p.graph.operators[op].name + "'");
       }
-      const fl::OperatorCost cost = fl::operator_cost(p, geometry, op, entry->second);
+      const fl::OperatorCost cost = summed->costs.of_operator(geometry, op, entry->second);
       *computation++ = cost.computation;
       *synchronisation++ = cost.synchronisation;
     }
@@ -66,15 +76,15 @@ int fl_summed_operator_costs(const fl_problem* problem, int number, int count,
   });
 }
 
-int fl_summed_transfer_costs(const fl_problem* problem, int writer, int writers,
-                             const int32_t* writer_degrees, int reader, int operand, int readers,
-                             const int32_t* reader_degrees, int64_t* costs) {
+int fl_summed_transfers(fl_summed_costs* summed, int writer, int writers,
+                        const int32_t* writer_degrees, int reader, int operand, int readers,
+                        const int32_t* reader_degrees, int64_t* costs) {
   return fl::guarded(-1, [&] {
-    const fl::Problem& p = problem->problem;
+    const fl::Problem& p = summed->costs.problem();
     const auto theirs = degrees_of(p, fl::OpId(writer), writers, writer_degrees);
     const auto its = degrees_of(p, fl::OpId(reader), readers, reader_degrees);
     const auto result =
-        fl::transfer_costs(p, fl::OpId(writer), theirs, fl::OpId(reader), operand, its);
+        summed->costs.of_transfer(fl::OpId(writer), theirs, fl::OpId(reader), operand, its);
     std::copy(result.begin(), result.end(), costs);
     return 0;
   });

@@ -7,7 +7,8 @@
 //
 // These add up as if steps followed each other: exact for a chain of layers, and blind to overlap.
 // The cost of a pair of splits is found from an index of tiles, so it grows with the overlaps and
-// not with the product of the numbers of tasks.
+// not with the product of the numbers of tasks; and it is found once for all operators that have
+// these tiles.
 #include "search/summed_costs.h"
 
 #include <algorithm>
@@ -32,50 +33,40 @@ std::int64_t slowest(const Problem& problem, const Split& split, Pass pass) {
   return most;
 }
 
-// Whether every way back passes the same kinds of links as the way there, so that what is sent back
-// takes as long as what was sent. Then the cost of gradients need not be computed: on most
-// machines.
-bool ways_back_alike(const MachineModel& machine) {
+}  // namespace
+
+Ways::Ways(const MachineModel& machine) : machine_(machine), back_alike_(true) {
+  const int devices = machine.devices();
   std::vector<int> reverse(machine.links.size(), -1);
-  for (int a = 0; a < machine.memories; ++a) {
-    for (int b = 0; b < machine.memories; ++b) {
-      const auto& there = machine.route(a, b);
-      const auto& back = machine.route(b, a);
-      if (there.size() != back.size()) return false;
+  for (int a = 0; a < devices; ++a) {
+    for (int b = 0; b < devices; ++b) {
+      const int from = machine.memory_of[a], to = machine.memory_of[b];
+      Way& way = ways_.emplace_back();
+      way.first = way.last = static_cast<int>(links_.size());
+      if (from == to) continue;
+      const auto& there = machine.route(from, to);
+      const auto& back = machine.route(to, from);
+      back_alike_ = back_alike_ && there.size() == back.size();
       for (std::size_t i = 0; i < there.size(); ++i) {
+        links_.push_back(there[i]);
+        way.latency += machine.links[there[i]].latency;
+        if (!back_alike_) continue;
         int& other = reverse[there[i]];
         if (other < 0) other = back[back.size() - 1 - i];
         const CommunicationDevice &x = machine.links[there[i]], &y = machine.links[other];
-        if (other != back[back.size() - 1 - i] || x.bandwidth != y.bandwidth ||
-            x.latency != y.latency) {
-          return false;
-        }
+        back_alike_ = other == back[back.size() - 1 - i] && x.bandwidth == y.bandwidth &&
+                      x.latency == y.latency;
       }
+      way.last = static_cast<int>(links_.size());
     }
   }
-  return true;
-}
-
-}  // namespace
-
-// Adds a message to the links of its route. Messages within a memory take nothing.
-void Traffic::send(int from, int to, std::int64_t bytes) {
-  const int source = machine_.memory_of[from], destination = machine_.memory_of[to];
-  if (source == destination || bytes == 0) return;
-  std::int64_t latency = 0;
-  for (int link : machine_.route(source, destination)) {
-    if (load_[link] == 0) used_.push_back(link);
-    load_[link] += bytes;
-    latency += machine_.links[link].latency;
-  }
-  latency_ = std::max(latency_, latency);
 }
 
 // Links work side by side, so the busiest one decides.
 std::int64_t Traffic::time() {
   std::int64_t most = 0;
   for (int link : used_) {
-    most = std::max(most, transfer_time(load_[link], machine_.links[link].bandwidth));
+    most = std::max(most, transfer_time(load_[link], ways_.machine().links[link].bandwidth));
     load_[link] = 0;
   }
   used_.clear();
@@ -83,7 +74,8 @@ std::int64_t Traffic::time() {
 }
 
 // Of one operator and split, on the first devices: one task a device.
-OperatorCost operator_cost(const Problem& problem, Geometry& geometry, OpId op, int number) {
+OperatorCost SummedCosts::of_operator(Geometry& geometry, OpId op, int number) const {
+  const Problem& problem = problem_;
   const GraphFacts& facts = problem.facts;
   const Split& split = problem.split(op, number);
   OperatorCost cost;
@@ -96,7 +88,7 @@ OperatorCost operator_cost(const Problem& problem, Geometry& geometry, OpId op, 
   std::iota(config.devices.begin(), config.devices.end(), 0);
   const OwnUpdate update =
       own_update(problem, geometry, op, problem.facts.owned_weights(problem.graph, op), config);
-  Traffic gathered(problem.machine), returned(problem.machine);
+  Traffic gathered(ways_), returned(ways_);
   std::int64_t longest = 0;
   for (std::size_t t = 0; t < update.tasks.size(); ++t) {
     const int device = update.tasks[t].device;
@@ -111,11 +103,56 @@ OperatorCost operator_cost(const Problem& problem, Geometry& geometry, OpId op, 
   return cost;
 }
 
-std::vector<std::int64_t> transfer_costs(const Problem& problem, OpId writer,
-                                         const std::vector<std::vector<int>>& writer_degrees,
-                                         OpId reader, int operand,
-                                         const std::vector<std::vector<int>>& reader_degrees) {
-  const Graph& graph = problem.graph;
+SummedCosts::Fingerprint SummedCosts::fingerprint(const Tiles& tiles) {
+  Fingerprint its = {14695981039346656037u, 0x9e3779b97f4a7c15u};
+  const auto add = [&its](std::int64_t number) {
+    const auto x = static_cast<std::uint64_t>(number);
+    its[0] = (its[0] ^ x) * 1099511628211u;
+    its[1] = (its[1] + x) * 0xbf58476d1ce4e5b9u;
+    its[1] ^= its[1] >> 29;
+  };
+  for (int part : tiles.parts.of_part) {
+    const Rect& rect = tiles.parts.rects[static_cast<std::size_t>(part)];
+    add(rect.rank);
+    for (int d = 0; d < rect.rank; ++d) {
+      add(rect.lo[d]);
+      add(rect.hi[d]);
+    }
+  }
+  return its;
+}
+
+std::int64_t SummedCosts::time(const Transfer& its, const Tiles& written, const Tiles& read,
+                               Traffic& values, Traffic& gradients) const {
+  const int writers = static_cast<int>(written.parts.of_part.size());
+  const int readers = static_cast<int>(read.parts.of_part.size());
+  std::vector<std::int64_t> partial(static_cast<std::size_t>(writers), 0);
+  for_each_exchange(read, written, its.partial_values, [&](int j, int k, std::int64_t elements) {
+    values.send(k, j, elements * its.bytes);
+    if (its.back && !ways_.back_alike()) gradients.send(j, k, elements * its.bytes);
+    partial[static_cast<std::size_t>(k)] += elements * its.bytes;
+  });
+  // Readers combine partial values before they compute, and the writer combines the readers'
+  // partial gradients.
+  std::int64_t combined = 0;
+  for (int j = 0; j < readers; ++j) {
+    const std::int64_t own = read.of_task(j).volume() * its.bytes;
+    combined = std::max(combined, combining_time(problem_, j, own, its.partial_values));
+  }
+  std::int64_t sums = 0;
+  for (int k = 0; k < writers && its.back; ++k) {
+    const std::int64_t own = written.of_task(k).volume() * its.bytes;
+    sums = std::max(sums, sum_time(problem_, k, partial[static_cast<std::size_t>(k)], own));
+  }
+  const std::int64_t forth = values.time();
+  const std::int64_t back = its.back && ways_.back_alike() ? forth : gradients.time();
+  return forth + combined + back + sums;
+}
+
+std::vector<std::int64_t> SummedCosts::of_transfer(
+    OpId writer, const std::vector<std::vector<int>>& writer_degrees, OpId reader, int operand,
+    const std::vector<std::vector<int>>& reader_degrees) {
+  const Graph& graph = problem_.graph;
   const TensorId tensor =
       graph.operators[reader].operands.at(static_cast<std::size_t>(operand)).tensor;
   const auto& theirs = graph.operators[writer].operands;
@@ -127,50 +164,49 @@ std::vector<std::int64_t> transfer_costs(const Problem& problem, OpId writer,
                                 "' does not write what '" + graph.operators[reader].name +
                                 "' reads");
   }
-  const GraphFacts& facts = problem.facts;
+  const GraphFacts& facts = problem_.facts;
   // Whether a gradient comes back: the reader has one to give, and the writer uses it, or a table's
   // update does.
   const bool back = facts.differentiable[tensor] && facts.backward[reader] &&
                     (facts.backward[writer] || !facts.table[writer].none());
-  const auto tiles_of = [&graph](OpId op, int index, const std::vector<int>& degrees) {
+  const auto tiles_of = [&graph](OpId op, int index, const std::vector<std::vector<int>>& every) {
     const Operand& touched = graph.operators[op].operands[static_cast<std::size_t>(index)];
-    return std::make_unique<Tiles>(accessed_rects(graph, op, touched, degrees));
+    std::vector<std::unique_ptr<Tiles>> tiles;
+    for (const auto& degrees : every) {
+      tiles.push_back(std::make_unique<Tiles>(accessed_rects(graph, op, touched, degrees)));
+    }
+    return tiles;
   };
-  std::vector<std::unique_ptr<Tiles>> readers;
-  for (const auto& degrees : reader_degrees) {
-    readers.push_back(tiles_of(reader, operand, degrees));
-  }
-  const bool alike = ways_back_alike(problem.machine);
-  const std::int64_t bytes = graph.tensors[tensor].value_bytes();
-  Traffic values(problem.machine), gradients(problem.machine);
-  std::vector<std::int64_t> costs, partial;
-  for (const auto& degrees : writer_degrees) {
-    const int parts = partial_values(graph.operators[writer], degrees);
-    const auto written = tiles_of(writer, static_cast<int>(output - theirs.begin()), degrees);
-    const int tasks = static_cast<int>(written->parts.of_part.size());
-    for (const auto& read : readers) {
-      partial.assign(static_cast<std::size_t>(tasks), 0);
-      for_each_exchange(*read, *written, parts, [&](int j, int k, std::int64_t elements) {
-        values.send(k, j, elements * bytes);
-        if (back && !alike) gradients.send(j, k, elements * bytes);
-        partial[k] += elements * bytes;
-      });
-      // Readers combine partial values before they compute, and the writer combines the readers'
-      // partial gradients.
-      std::int64_t combined = 0;
-      for (int j = 0; j < static_cast<int>(read->parts.of_part.size()); ++j) {
-        const std::int64_t own = read->of_task(j).volume() * bytes;
-        combined = std::max(combined, combining_time(problem, j, own, parts));
-      }
-      std::int64_t sums = 0;
-      for (int k = 0; k < tasks && back; ++k) {
-        sums =
-            std::max(sums, sum_time(problem, k, partial[k], written->of_task(k).volume() * bytes));
-      }
-      const std::int64_t forth = values.time();
-      costs.push_back(forth + combined + (back && alike ? forth : gradients.time()) + sums);
+  const auto written = tiles_of(writer, static_cast<int>(output - theirs.begin()), writer_degrees);
+  const auto read = tiles_of(reader, operand, reader_degrees);
+  std::vector<Fingerprint> reads;
+  for (const auto& its : read) reads.push_back(fingerprint(*its));
+  std::vector<Transfer> transfers;
+  for (std::size_t w = 0; w < written.size(); ++w) {
+    const Fingerprint its = fingerprint(*written[w]);
+    const int parts = partial_values(graph.operators[writer], writer_degrees[w]);
+    for (const Fingerprint& of_read : reads) {
+      transfers.push_back({its, of_read, graph.tensors[tensor].value_bytes(), parts, back});
     }
   }
+  std::vector<std::int64_t> costs(transfers.size(), -1);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (std::size_t i = 0; i < costs.size(); ++i) {
+      const auto found = known_.find(transfers[i]);
+      if (found != known_.end()) costs[i] = found->second;
+    }
+  }
+  Traffic values(ways_), gradients(ways_);
+  std::vector<std::size_t> fresh;
+  for (std::size_t i = 0; i < costs.size(); ++i) {
+    if (costs[i] >= 0) continue;
+    const Tiles &from = *written[i / read.size()], &to = *read[i % read.size()];
+    costs[i] = time(transfers[i], from, to, values, gradients);
+    fresh.push_back(i);
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (std::size_t i : fresh) known_.emplace(transfers[i], costs[i]);
   return costs;
 }
 

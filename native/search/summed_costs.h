@@ -4,11 +4,17 @@
 // are split over the first devices of the machine.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <mutex>
+#include <unordered_map>
 #include <vector>
 
 #include "sim/geometry.h"
 #include "sim/problem.h"
+#include "sim/tiles.h"
 
 namespace flexlegion {
 
@@ -18,31 +24,105 @@ namespace flexlegion {
 struct OperatorCost {
   std::int64_t computation = 0, synchronisation = 0;
 };
-OperatorCost operator_cost(const Problem& problem, Geometry& geometry, OpId op, int split);
+
+// The ways between the devices of a machine, one after the other; and whether every way back passes
+// the same kinds of links as the way there, so that what is sent back takes as long as what was
+// sent.
+class Ways {
+ public:
+  explicit Ways(const MachineModel& machine);
+
+  struct Way {
+    int first = 0, last = 0;  // of `links`; none within a memory
+    std::int64_t latency = 0;
+  };
+  const Way& way(int from, int to) const {
+    const auto devices = static_cast<std::size_t>(machine_.devices());
+    return ways_[static_cast<std::size_t>(from) * devices + static_cast<std::size_t>(to)];
+  }
+  const MachineModel& machine() const { return machine_; }
+  const std::vector<int>& links() const { return links_; }
+  bool back_alike() const { return back_alike_; }
+
+ private:
+  const MachineModel& machine_;
+  std::vector<Way> ways_;
+  std::vector<int> links_;
+  bool back_alike_;
+};
 
 // Bytes between devices, and how long the links take for them.
 class Traffic {
  public:
-  explicit Traffic(const MachineModel& machine)
-      : machine_(machine), load_(machine.links.size(), 0) {}
+  explicit Traffic(const Ways& ways) : ways_(ways), load_(ways.machine().links.size(), 0) {}
 
-  void send(int from, int to, std::int64_t bytes);
+  // Messages within a memory take nothing.
+  void send(int from, int to, std::int64_t bytes) {
+    const Ways::Way& way = ways_.way(from, to);
+    if (way.first == way.last || bytes == 0) return;
+    for (int i = way.first; i < way.last; ++i) {
+      const int link = ways_.links()[static_cast<std::size_t>(i)];
+      if (load_[static_cast<std::size_t>(link)] == 0) used_.push_back(link);
+      load_[static_cast<std::size_t>(link)] += bytes;
+    }
+    latency_ = std::max(latency_, way.latency);
+  }
   // The busiest link's time plus the longest way's latency, in ns; and begins anew.
   std::int64_t time();
 
  private:
-  const MachineModel& machine_;
+  const Ways& ways_;
   std::vector<std::int64_t> load_;  // a link: bytes
   std::vector<int> used_;
   std::int64_t latency_ = 0;
 };
 
-// The time that one operand of `reader` takes from the operator that writes it, for each way to
-// split either: [writer's split * readers + reader's split], in ns. Its value goes forward, where
-// the reader combines partial values; its gradient comes back and is summed up.
-std::vector<std::int64_t> transfer_costs(const Problem& problem, OpId writer,
-                                         const std::vector<std::vector<int>>& writer_degrees,
-                                         OpId reader, int operand,
-                                         const std::vector<std::vector<int>>& reader_degrees);
+// The costs of a problem. Several threads may ask at once.
+class SummedCosts {
+ public:
+  explicit SummedCosts(const Problem& problem) : problem_(problem), ways_(problem.machine) {}
+
+  const Problem& problem() const { return problem_; }
+  OperatorCost of_operator(Geometry& geometry, OpId op, int split) const;
+
+  // The time that one operand of `reader` takes from the operator that writes it, for each way to
+  // split either: [writer's split * readers + reader's split], in ns. Its value goes forward, where
+  // the reader combines partial values; its gradient comes back and is summed up.
+  std::vector<std::int64_t> of_transfer(OpId writer,
+                                        const std::vector<std::vector<int>>& writer_degrees,
+                                        OpId reader, int operand,
+                                        const std::vector<std::vector<int>>& reader_degrees);
+
+ private:
+  // Two hashes of what tasks touch. That both are those of something else does not happen.
+  using Fingerprint = std::array<std::uint64_t, 2>;
+  // All that a transfer's time depends on. Operators of other classes often have the same tiles: a
+  // convolution, say, and what normalises its output.
+  struct Transfer {
+    Fingerprint written = {}, read = {};
+    std::int64_t bytes = 0;  // of an element
+    int partial_values = 1;
+    bool back = false;  // whether a gradient comes back
+
+    bool operator==(const Transfer& o) const {
+      return written == o.written && read == o.read && bytes == o.bytes &&
+             partial_values == o.partial_values && back == o.back;
+    }
+  };
+  struct Hash {
+    std::size_t operator()(const Transfer& its) const {
+      return its.written[0] ^ (its.read[0] * 3) ^ static_cast<std::size_t>(its.bytes) ^
+             (static_cast<std::size_t>(its.partial_values) << 8) ^ (its.back ? 1u << 7 : 0u);
+    }
+  };
+  static Fingerprint fingerprint(const Tiles& tiles);
+  std::int64_t time(const Transfer& its, const Tiles& written, const Tiles& read, Traffic& values,
+                    Traffic& gradients) const;
+
+  const Problem& problem_;
+  const Ways ways_;
+  std::mutex mutex_;
+  std::unordered_map<Transfer, std::int64_t, Hash> known_;
+};
 
 }  // namespace flexlegion

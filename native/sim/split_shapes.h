@@ -28,7 +28,7 @@ class SplitShapes {
   std::size_t width_ = 0;
   std::vector<std::int64_t> extents_;
   std::vector<std::int32_t> shape_of_;
-  std::vector<std::int32_t> before_;                         // a shape: the one before of its hash, or -1
+  std::vector<std::int32_t> before_;  // a shape: the one before of its hash, or -1
   std::unordered_map<std::uint64_t, std::int32_t> latest_;  // of a hash: its last shape
 };
 

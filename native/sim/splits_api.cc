@@ -118,8 +118,8 @@ int fl_problem_add_splits(fl_problem* handle, const fl_splits* splits,
       };
       config.sums = fl::Sums::shards;
       table.push_back({config.degrees, tasks, told(costs->times), told(costs->times + half),
-                       fl::partial_values(owner, config.degrees),
-                       fl::sums_by_shards(owner, config), fl::parts_of(owner, config.degrees)});
+                       fl::partial_values(owner, config.degrees), fl::sums_by_shards(owner, config),
+                       fl::parts_of(owner, config.degrees)});
       fl::Split& split = table.back();
       split.leave_idle(problem.facts.first_part_alone(owner));
       if (costs->contention != nullptr) {

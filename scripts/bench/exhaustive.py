@@ -22,7 +22,8 @@ from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.known_strategies import resolve
 from flexlegion.profiling.machines import load_machine
 from flexlegion.searches.exhaustive import exhaustive
-from flexlegion.searches.mcmc import Budget, search
+from flexlegion.searches.mcmc import search
+from flexlegion.searches.options import Budget
 from flexlegion.sim.problem import Problem
 from flexlegion.strategy.configuration import splits
 from flexlegion.transforms.losses import add_loss

@@ -23,8 +23,9 @@ from flexlegion.known_strategies import resolve
 from flexlegion.profiling.machines import load_machine
 from flexlegion.searches.chain import Chain, prepare_candidates
 from flexlegion.searches.descent import best_of, descend
-from flexlegion.searches.mcmc import Budget, SearchOptions, search
+from flexlegion.searches.mcmc import search
 from flexlegion.searches.optcnn import optcnn
+from flexlegion.searches.options import Budget, SearchOptions
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
 from flexlegion.strategy.strategy import Strategy

@@ -21,7 +21,7 @@ from simulator import problem_of
 from flexlegion.console.text import table
 from flexlegion.known_strategies import resolve
 from flexlegion.searches.chain import Chain, ChainOptions, ChainState
-from flexlegion.searches.mcmc import tie_groups
+from flexlegion.searches.start import tie_groups
 
 MACHINES = {
     "nmt": "p100x16",

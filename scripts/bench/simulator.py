@@ -22,7 +22,7 @@ from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.known_strategies import resolve
 from flexlegion.profiling.machines import load_machine
 from flexlegion.searches.chain import Chain, ChainOptions, prepare_candidates
-from flexlegion.searches.mcmc import tie_groups
+from flexlegion.searches.start import tie_groups
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import Simulation
 from flexlegion.transforms.losses import add_loss

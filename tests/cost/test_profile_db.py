@@ -202,7 +202,7 @@ def test_measured_or_else_analytic(tmp_path: Path) -> None:
 def test_many_at_once(tmp_path: Path) -> None:
     """As one by one, whether of an operator some, none, or all shapes were measured."""
     operator, other = dense(), Graph()
-    other.add(Dense(8, "relu"), [other.add_input("x", (4, 16), "float32", True)], "it")
+    other.add(Dense(8, True, "relu"), [other.add_input("x", (4, 16), "float32", True)], "it")
     extents = np.zeros((2, 4, 2), np.int64)
     for row, shapes in zip(extents, (WHOLE, HALF), strict=True):
         for its, shape in zip(row, shapes, strict=True):

@@ -518,16 +518,19 @@ class Sequence {
     of_b.resize(FL_MAX_SPACE, 1);
     const int count = random_.hostile && random_.chance(0.1) ? -1 : 1;
     std::int64_t computation[1], synchronisation[1], costs[1];
+    fl_summed_costs* const summed = fl_summed_create(problem_);
+    require(summed != nullptr, "summed costs");
     checked([&] {
-      return fl_summed_operator_costs(problem_, random_.twisted32(a), count, of_a.data(),
-                                      computation, synchronisation);
+      return fl_summed_operators(summed, random_.twisted32(a), count, of_a.data(), computation,
+                                 synchronisation);
     });
     for (int operand = -1; operand < 4; ++operand) {
       checked([&] {
-        return fl_summed_transfer_costs(problem_, random_.twisted32(a), count, of_a.data(),
-                                        random_.twisted32(b), operand, count, of_b.data(), costs);
+        return fl_summed_transfers(summed, random_.twisted32(a), count, of_a.data(),
+                                   random_.twisted32(b), operand, count, of_b.data(), costs);
       });
     }
+    fl_summed_destroy(summed);
   }
 
   Source random_;

@@ -16,7 +16,8 @@ from flexlegion.cost.model import CostModel
 from flexlegion.graph.operator_type import DimKind
 from flexlegion.profiling.machines import load_machine
 from flexlegion.searches.exhaustive import exhaustive
-from flexlegion.searches.mcmc import Budget, search
+from flexlegion.searches.mcmc import search
+from flexlegion.searches.options import Budget
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import SIMULATED, Simulation, full
 from flexlegion.strategy.configuration import ParallelConfig, Sums

@@ -18,7 +18,9 @@ from flexlegion.base.errors import UserError
 from flexlegion.machine.topology import Topology
 from flexlegion.profiling.machines import load_machine
 from flexlegion.searches import descent
-from flexlegion.searches.mcmc import Budget, SearchOptions, SearchResult, search, tie_groups
+from flexlegion.searches.mcmc import SearchResult, search
+from flexlegion.searches.options import Budget, SearchOptions
+from flexlegion.searches.start import tie_groups
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
 from flexlegion.zoo import build

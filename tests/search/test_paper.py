@@ -15,7 +15,8 @@ from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.graph.operator_type import DimKind
 from flexlegion.profiling.machines import load_machine
 from flexlegion.searches.chain import Chain, prepare_candidates
-from flexlegion.searches.mcmc import PAPER, Budget, search
+from flexlegion.searches.mcmc import search
+from flexlegion.searches.options import PAPER, Budget
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
 from flexlegion.strategy.configuration import SPLIT, ParallelConfig, splits

@@ -7,7 +7,7 @@ from simulated import problem_of, strategy_of
 from flexlegion import Model
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.profiling.machines import load_machine
-from flexlegion.searches.mcmc import Budget
+from flexlegion.searches.options import Budget
 from flexlegion.searches.placement import placement_only
 from flexlegion.sim.simulator import full
 

@@ -11,7 +11,8 @@ from flexlegion.cost.efficiency import efficiency_of
 from flexlegion.known_strategies import resolve
 from flexlegion.machine.topology import Topology
 from flexlegion.profiling.gpus import Gpu
-from flexlegion.searches.mcmc import Budget, search
+from flexlegion.searches.mcmc import search
+from flexlegion.searches.options import Budget
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
 from flexlegion.strategy.configuration import random_config
