@@ -176,10 +176,10 @@ def search(
                 for other in _ranked(runs)[going_on:] if race else ():
                     other.leave()
             for place, run in enumerate(_ranked(runs)[:going_on] if race else ()):
-                left = (1 - first) / going_on
-                done = first + left * place
-                deadline = None if seconds is None else begin + (done + left) * seconds
-                report = _report(progress, runs, done, left, first, 1.0, note)
+                part = (1 - first) / going_on
+                done = first + part * place
+                deadline = None if seconds is None else begin + (done + part) * seconds
+                report = _report(progress, runs, done, part, first, 1.0, note)
                 run.search(pool, deadline, budget.proposals, report, first, 1.0)
         ended_by = None
     except KeyboardInterrupt as e:
