@@ -99,7 +99,7 @@ def compare(
     """Compare known strategies with the best placement of whole operators, and the best of all.
 
     Strategies for networks of a kind ("megatron", "pipeline", "interleaved", "3d", "vocabulary",
-    "wide-deep") are compared where they apply.
+    "wide-deep") and for many devices ("optcnn-coarse") are compared where they apply.
 
     Parameters
     ----------

@@ -171,9 +171,9 @@ def search(
         the same result.
     start
         Strategies to start from; by default data parallelism, the experts', OptCNN's (not for
-        "paper") and a random one, as far as the batch allows; and "megatron", "pipeline",
-        "interleaved", "3d", "vocabulary" and "wide-deep" where they are faster than data
-        parallelism. What is found is never slower than any.
+        "paper") and a random one, as far as the batch allows; and "optcnn-coarse", "megatron",
+        "pipeline", "interleaved", "3d", "vocabulary" and "wide-deep" where they are faster than
+        data parallelism. What is found is never slower than any.
     dimensions
         Which kinds of dimensions may be split, of "sample", "attribute", "parameter" and
         "reduction"; all by default.

@@ -96,7 +96,10 @@ class OptCnnResult:
 
 
 def optcnn(
-    problem: Problem, tied: bool | None = None, max_candidates: int | None = None
+    problem: Problem,
+    tied: bool | None = None,
+    max_candidates: int | None = None,
+    least_message: int = 0,
 ) -> Strategy:
     """The strategy that OptCNN would choose.
 
@@ -111,17 +114,23 @@ def optcnn(
         Of operators with more ways to be split, only as many are looked at: those that are cheapest
         by themselves, and those that split one dimension. The time grows with the square, and with
         that of the number of devices; None: as many as take some seconds.
+    least_message
+        Bytes that each message between two devices counts as, at least. On many devices, OptCNN's
+        minimum is made of many small messages, whose bytes alone it counts.
     """
-    return solve(problem, tied, max_candidates).strategy
+    return solve(problem, tied, max_candidates, least_message).strategy
 
 
 def solve(
-    problem: Problem, tied: bool | None = None, max_candidates: int | None = None
+    problem: Problem,
+    tied: bool | None = None,
+    max_candidates: int | None = None,
+    least_message: int = 0,
 ) -> OptCnnResult:
     """`optcnn`, with what is known about the result."""
     if tied is None:
         tied = not _vanishes(problem)
-    costs = summed_costs(problem, tied, max_candidates)
+    costs = summed_costs(problem, tied, max_candidates, least_message)
     choice, exact = minimise(costs)
     names = problem.devices.names
     configs = {op.name: by_samples(op, names) for op in problem.graph.operators}
@@ -134,12 +143,14 @@ def solve(
     return OptCnnResult(strategy, costs.total(choice), tied, exact and costs.complete)
 
 
-def summed_costs(problem: Problem, tied: bool, max_candidates: int | None = None) -> SummedCosts:
+def summed_costs(
+    problem: Problem, tied: bool, max_candidates: int | None = None, least_message: int = 0
+) -> SummedCosts:
     """The costs of all choices of a problem; operators that training leaves out have none."""
     prepare_candidates(problem)
     groups = _groups(problem, tied)
     variable = {op.name: v for v, group in enumerate(groups) for op in group}
-    table = _Table(problem)
+    table = _Table(problem, least_message)
     transfers = [
         (tensor.producer, op, index)
         for group in groups
@@ -350,11 +361,12 @@ def _groups(problem: Problem, tied: bool) -> list[list[Operator]]:
 class _Table:
     """Costs from the native library (``native/search/summed_costs.h``), each asked for once."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, least_message: int) -> None:
         self._problem = problem
         lib, ffi = problem.core.lib, problem.core.ffi
         self._costs = ffi.gc(
-            problem.core.check(lib.fl_summed_create(problem.handle)), lib.fl_summed_destroy
+            problem.core.check(lib.fl_summed_create(problem.handle, least_message)),
+            lib.fl_summed_destroy,
         )
         self._operators: dict[tuple[int, tuple[bool, ...]], tuple[Costs, Costs]] = {}
         self._transfers: dict[tuple[int, int, int, int], Costs] = {}

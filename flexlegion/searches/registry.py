@@ -68,8 +68,17 @@ Function = TypeVar("Function", bound=Search)
 ANNEALING, PAPER_SEARCH, PLACEMENT = "annealing", "paper", "placement"
 
 
-# Starts for networks of a kind, taken where they are faster than data parallelism.
-SPECIAL = ("megatron", "pipeline", "interleaved", "3d", "vocabulary", "wide-deep")
+# Starts for networks of a kind, or many devices, taken where they are faster than data
+# parallelism.
+SPECIAL = (
+    "optcnn-coarse",
+    "megatron",
+    "pipeline",
+    "interleaved",
+    "3d",
+    "vocabulary",
+    "wide-deep",
+)
 
 
 @dataclass(frozen=True)

@@ -373,9 +373,10 @@ int fl_chain_exhaust(fl_chain *chain, double seconds, fl_branches *out);
 
 /* Summed costs (OptCNN), in ns, of operators split over the first devices. What was found is kept:
  * the problem has to live as long. Several threads may ask. `degrees`: tuple after tuple. A
- * transfer's: what `reader` takes by that operand, forward and back, [writers x readers]. */
+ * transfer's: what `reader` takes by that operand, forward and back, [writers x readers].
+ * `least_message`: bytes that each message between two devices counts as, at least. */
 typedef struct fl_summed_costs fl_summed_costs;
-fl_summed_costs *fl_summed_create(const fl_problem *problem);
+fl_summed_costs *fl_summed_create(const fl_problem *problem, int64_t least_message);
 void fl_summed_destroy(fl_summed_costs *costs);
 int fl_summed_operators(const fl_summed_costs *costs, int op, int count, const int32_t *degrees,
                         int64_t *computation, int64_t *synchronisation);

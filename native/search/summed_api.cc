@@ -43,12 +43,18 @@ std::vector<std::vector<int>> degrees_of(const fl::Problem& problem, fl::OpId op
 }  // namespace
 
 struct fl_summed_costs {
+  fl_summed_costs(const fl::Problem& problem, std::int64_t least_message)
+      : costs(problem, least_message) {}
   fl::SummedCosts costs;
 };
 
-fl_summed_costs* fl_summed_create(const fl_problem* problem) {
-  return fl::guarded(static_cast<fl_summed_costs*>(nullptr),
-                     [&] { return new fl_summed_costs{fl::SummedCosts(problem->problem)}; });
+fl_summed_costs* fl_summed_create(const fl_problem* problem, int64_t least_message) {
+  return fl::guarded(static_cast<fl_summed_costs*>(nullptr), [&] {
+    if (least_message < 0 || least_message > fl::kMaxKept) {
+      throw std::invalid_argument("a bad number of bytes");
+    }
+    return new fl_summed_costs(problem->problem, least_message);
+  });
 }
 
 void fl_summed_destroy(fl_summed_costs* costs) { delete costs; }

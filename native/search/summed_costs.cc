@@ -88,7 +88,7 @@ OperatorCost SummedCosts::of_operator(Geometry& geometry, OpId op, int number) c
   std::iota(config.devices.begin(), config.devices.end(), 0);
   const OwnUpdate update =
       own_update(problem, geometry, op, problem.facts.owned_weights(problem.graph, op), config);
-  Traffic gathered(ways_), returned(ways_);
+  Traffic gathered(ways_, least_message_), returned(ways_, least_message_);
   std::int64_t longest = 0;
   for (std::size_t t = 0; t < update.tasks.size(); ++t) {
     const int device = update.tasks[t].device;
@@ -197,7 +197,7 @@ std::vector<std::int64_t> SummedCosts::of_transfer(
       if (found != known_.end()) costs[i] = found->second;
     }
   }
-  Traffic values(ways_), gradients(ways_);
+  Traffic values(ways_, least_message_), gradients(ways_, least_message_);
   std::vector<std::size_t> fresh;
   for (std::size_t i = 0; i < costs.size(); ++i) {
     if (costs[i] >= 0) continue;

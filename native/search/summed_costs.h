@@ -51,15 +51,18 @@ class Ways {
   bool back_alike_;
 };
 
-// Bytes between devices, and how long the links take for them.
+// Bytes between devices, and how long the links take for them. A message counts as `least` bytes, at
+// least.
 class Traffic {
  public:
-  explicit Traffic(const Ways& ways) : ways_(ways), load_(ways.machine().links.size(), 0) {}
+  explicit Traffic(const Ways& ways, std::int64_t least = 0)
+      : ways_(ways), least_(least), load_(ways.machine().links.size(), 0) {}
 
   // Messages within a memory take nothing.
   void send(int from, int to, std::int64_t bytes) {
     const Ways::Way& way = ways_.way(from, to);
     if (way.first == way.last || bytes == 0) return;
+    bytes = std::max(bytes, least_);
     for (int i = way.first; i < way.last; ++i) {
       const int link = ways_.links()[static_cast<std::size_t>(i)];
       if (load_[static_cast<std::size_t>(link)] == 0) used_.push_back(link);
@@ -72,6 +75,7 @@ class Traffic {
 
  private:
   const Ways& ways_;
+  const std::int64_t least_;
   std::vector<std::int64_t> load_;  // a link: bytes
   std::vector<int> used_;
   std::int64_t latency_ = 0;
@@ -80,7 +84,9 @@ class Traffic {
 // The costs of a problem. Several threads may ask at once.
 class SummedCosts {
  public:
-  explicit SummedCosts(const Problem& problem) : problem_(problem), ways_(problem.machine) {}
+  // `least_message`: bytes that a message counts as, at least.
+  explicit SummedCosts(const Problem& problem, std::int64_t least_message = 0)
+      : problem_(problem), ways_(problem.machine), least_message_(least_message) {}
 
   const Problem& problem() const { return problem_; }
   OperatorCost of_operator(Geometry& geometry, OpId op, int split) const;
@@ -121,6 +127,7 @@ class SummedCosts {
 
   const Problem& problem_;
   const Ways ways_;
+  const std::int64_t least_message_;
   std::mutex mutex_;
   std::unordered_map<Transfer, std::int64_t, Hash> known_;
 };

@@ -518,8 +518,9 @@ class Sequence {
     of_b.resize(FL_MAX_SPACE, 1);
     const int count = random_.hostile && random_.chance(0.1) ? -1 : 1;
     std::int64_t computation[1], synchronisation[1], costs[1];
-    fl_summed_costs* const summed = fl_summed_create(problem_);
-    require(summed != nullptr, "summed costs");
+    const std::int64_t least = random_.chance(0.5) ? 0 : random_.twisted(random_.upto(1'000));
+    fl_summed_costs* const summed = fl_summed_create(problem_, least);
+    if (summed == nullptr) return;
     checked([&] {
       return fl_summed_operators(summed, random_.twisted32(a), count, of_a.data(), computation,
                                  synchronisation);

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 from simulated import ArbitraryCosts, problem_of, strategy_of
 
-from flexlegion import Model
+from flexlegion import Model, UserError
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.graph.operator_type import DimKind
+from flexlegion.known_strategies import named
+from flexlegion.networks.network import Network
+from flexlegion.objective.training import TrainingSpec
 from flexlegion.profiling.machines import load_machine
 from flexlegion.searches.optcnn import SummedCosts, minimise, optcnn, solve, summed_costs
 from flexlegion.sim.simulator import full
@@ -127,3 +130,14 @@ def test_operators_with_many_candidates_keep_some() -> None:
     assert not some.exact
     assert some.summed_cost_ns >= every.summed_cost_ns
     assert optcnn(problem) == every.strategy
+
+
+def test_few_messages() -> None:
+    """Where messages count as 8 KiB at least, the minimum has fewer; on few devices there are few."""
+    network = Network.of(build("alexnet"), TrainingSpec.of())
+    problem = network.problem(load_machine("k80x64"), AnalyticCosts())
+    fine, coarse = (full(problem, named(name, problem)) for name in ("optcnn", "optcnn-coarse"))
+    assert len(coarse.tasks) < 0.6 * len(fine.tasks)
+    small = network.problem(load_machine("k80x8"), AnalyticCosts())
+    with pytest.raises(UserError, match="for more than 8 devices"):
+        named("optcnn-coarse", small)
