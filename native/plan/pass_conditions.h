@@ -17,7 +17,8 @@ bool is_loaded(const Graph& graph, const GraphFacts& facts, const LaunchKey& key
 bool takes_part(const Graph& graph, const GraphFacts& facts, const LaunchKey& key);
 bool can_have_partial_values(const Graph& graph, const GraphFacts& facts, const LaunchKey& key);
 bool runs_again(const Graph& graph, const GraphFacts& facts, const LaunchKey& key);
-bool can_have_partial_values_again(const Graph& graph, const GraphFacts& facts, const LaunchKey& key);
+bool can_have_partial_values_again(const Graph& graph, const GraphFacts& facts,
+                                   const LaunchKey& key);
 bool runs_backward(const Graph& graph, const GraphFacts& facts, const LaunchKey& key);
 bool owns_weights(const Graph& graph, const GraphFacts& facts, const LaunchKey& key);
 bool gathers(const Graph& graph, const GraphFacts& facts, const LaunchKey& key);

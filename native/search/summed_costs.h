@@ -51,8 +51,8 @@ class Ways {
   bool back_alike_;
 };
 
-// Bytes between devices, and how long the links take for them. A message counts as `least` bytes, at
-// least.
+// Bytes between devices, and how long the links take for them. A message counts as `least` bytes,
+// at least.
 class Traffic {
  public:
   explicit Traffic(const Ways& ways, std::int64_t least = 0)

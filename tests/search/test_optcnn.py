@@ -133,7 +133,7 @@ def test_operators_with_many_candidates_keep_some() -> None:
 
 
 def test_few_messages() -> None:
-    """Where messages count as 8 KiB at least, the minimum has fewer; on few devices there are few."""
+    """Where messages count as 8 KiB at least, there are fewer; on few devices, there are few."""
     network = Network.of(build("alexnet"), TrainingSpec.of())
     problem = network.problem(load_machine("k80x64"), AnalyticCosts())
     fine, coarse = (full(problem, named(name, problem)) for name in ("optcnn", "optcnn-coarse"))
