@@ -121,6 +121,7 @@ class Start:
         split = self.has_ties or end - begin < 1
         phases = [(self.has_ties, TIED_SHARE, 1.0)] if split else []
         untied = UNTIED_SHARE + (0.0 if split else TIED_SHARE)
+        # After a first phase that changed single operators as well, they need not be that cool.
         phases.append((False, untied, 0.1 if self.has_ties else 0.5 if split else 1.0))
         if not self.options.descent:
             phases[-1] = (False, 1.0 - sum(share for _, share, _ in phases[:-1]), phases[-1][2])

@@ -42,13 +42,13 @@ MAX_SIMULATED = 1024
 MAX_CONTENTION = 100_000
 
 
-def thousandths(contentions: npt.NDArray[np.float64]) -> npt.NDArray[np.int32]:
+def thousandths(contentions: npt.ArrayLike) -> npt.NDArray[np.int32]:
     """Contentions as native code takes them."""
     import numpy as np
 
-    told: npt.NDArray[np.int32] = np.minimum(np.rint(1000 * contentions), MAX_CONTENTION).astype(
-        np.int32
-    )
+    told: npt.NDArray[np.int32] = np.minimum(
+        np.rint(1000 * np.asarray(contentions)), MAX_CONTENTION
+    ).astype(np.int32)
     return told
 
 
@@ -392,7 +392,7 @@ class Problem:
         rates: dict[str, object] = {"runtime": astuple(self.costs.runtime(device))}
         for pass_ in LINEAR_PASSES:
             cost, _ = self.costs.linear(pass_, device)
-            contention = min(round(1000 * cost.contention), MAX_CONTENTION)
+            contention = int(thousandths(cost.contention))
             rates[pass_] = (cost.overhead_ns, cost.bytes_per_second, contention)
         return rates
 

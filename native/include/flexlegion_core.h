@@ -246,7 +246,7 @@ typedef struct {
   int64_t n_tasks;         /* of all the splits, one after the other */
   const int32_t *shape_of; /* a task */
 } fl_shapes;
-/* Valid until the next call, or one of fl_problem_add_splits. */
+/* What it tells is valid until the next call. */
 int fl_problem_shapes(fl_problem *problem, const fl_splits *splits, fl_shapes *shapes);
 /* What tasks take of the shapes that fl_problem_shapes tells of these splits. */
 typedef struct {

@@ -5,6 +5,7 @@
 // tensor for all pairs of splits of its writer and reader.
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "search/summed_costs.h"
@@ -18,24 +19,15 @@ namespace {
 // Tuples of degrees of one operator, each of which fits the machine with one task a device.
 std::vector<std::vector<int>> degrees_of(const fl::Problem& problem, fl::OpId op, int count,
                                          const int32_t* degrees) {
-  if (!problem.graph.operators.has(op)) {
-    throw std::invalid_argument("no operator " + std::to_string(op.value));
-  }
-  const std::size_t rank = problem.graph.operators[op].dims.size();
+  fl::checked_op(problem.graph, op.value);
+  const auto rank = static_cast<std::int64_t>(problem.graph.operators[op].dims.size());
   std::vector<std::vector<int>> result;
   for (int i = 0; i < count; ++i, degrees += rank) {
-    fl::ParallelConfig config;
-    config.degrees.assign(degrees, degrees + rank);
-    std::int64_t tasks = 1;
-    for (int degree : config.degrees) {
-      tasks = std::clamp<std::int64_t>(tasks * degree, 0, fl::kMaxTasks);
-    }
-    if (tasks > problem.machine.devices()) {
+    fl::ParallelConfig config = fl::split_by(problem.graph, op, rank, degrees);
+    if (config.devices.size() > static_cast<std::size_t>(problem.machine.devices())) {
       throw std::invalid_argument("more tasks than devices");
     }
-    config.devices.assign(static_cast<std::size_t>(tasks), 0);
-    fl::check_config(problem.graph, op, config);
-    result.push_back(config.degrees);
+    result.push_back(std::move(config.degrees));
   }
   return result;
 }

@@ -183,6 +183,19 @@ fl::OpId fl::checked_op(const Graph& graph, int op) {
   return OpId(op);
 }
 
+fl::ParallelConfig fl::split_by(const Graph& graph, OpId op, std::int64_t n_degrees,
+                                const std::int32_t* degrees) {
+  ParallelConfig config;
+  config.degrees.assign(degrees, degrees + n_degrees);
+  std::int64_t tasks = 1;
+  for (int degree : config.degrees) {
+    tasks = std::clamp<std::int64_t>(tasks * degree, 0, kMaxTasks);
+  }
+  config.devices.assign(static_cast<std::size_t>(tasks), 0);
+  check_config(graph, op, config);
+  return config;
+}
+
 std::int32_t fl::contention_of(std::int32_t contention) {
   if (contention < 0 || contention > kMaxContention) {
     throw std::invalid_argument("beside neighbours, a task takes no less time");

@@ -43,6 +43,9 @@ namespace flexlegion {
 void check_index(std::int64_t value, std::int64_t count, const char* what);
 OpId checked_op(const Graph& graph, int op);
 std::int32_t contention_of(std::int32_t contention);
+// An operator that is split so, all of its tasks on one device.
+ParallelConfig split_by(const Graph& graph, OpId op, std::int64_t n_degrees,
+                        const std::int32_t* degrees);
 
 // The configurations of a strategy or a part of one, by operator, with the cost table's entries.
 // Throws std::invalid_argument for what does not fit the problem, or is not in its cost table.

@@ -1,7 +1,6 @@
 // The cost table's part of the C ABI of libflexlegion_core: ways to split operators, and what their
 // tasks take. Those of one operator come together, so that a shape that many tasks have is priced
 // once.
-#include <algorithm>
 #include <cstddef>
 #include <stdexcept>
 #include <vector>
@@ -13,20 +12,13 @@ namespace fl = flexlegion;
 
 namespace {
 
-// Checked: the operator can be split so. Its tasks are all on one device here.
+// Checked: the operator can be split so.
 std::vector<fl::ParallelConfig> configs_of(const fl::Graph& graph, const fl_splits& splits) {
   const fl::OpId op = fl::checked_op(graph, splits.op);
   std::vector<fl::ParallelConfig> configs;
   for (int s = 0; s < splits.n_splits; ++s) {
     const int32_t* degrees = splits.degrees + static_cast<std::ptrdiff_t>(s) * splits.n_degrees;
-    fl::ParallelConfig& config = configs.emplace_back();
-    config.degrees.assign(degrees, degrees + splits.n_degrees);
-    std::int64_t tasks = 1;
-    for (int degree : config.degrees) {
-      tasks = std::clamp<std::int64_t>(tasks * degree, 0, fl::kMaxTasks);
-    }
-    config.devices.assign(static_cast<std::size_t>(tasks), 0);
-    fl::check_config(graph, op, config);
+    configs.push_back(fl::split_by(graph, op, splits.n_degrees, degrees));
   }
   return configs;
 }

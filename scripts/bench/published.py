@@ -117,8 +117,8 @@ def network_of(row: Row) -> Network:
 def strategy_of(row: Row, problem: Problem) -> Strategy:
     """How training was divided."""
     ways = row["parallel"]
-    for name, usual in {"cp": 1, "ep": 1}.items():
-        if ways[name] not in (usual, 1):
+    for name in ("cp", "ep"):
+        if ways[name] != 1:
             raise CannotBeSaidError(f"{name} {ways[name]}")
     if ways["dp"] * ways["tp"] * ways["pp"] != row["hardware"]["gpus"]:
         raise CannotBeSaidError("data x tensor x pipeline is not the number of GPUs")

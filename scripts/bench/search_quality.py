@@ -2,7 +2,7 @@
 
     python scripts/bench/search_quality.py [--budgets 10s,60s] [--seeds 5] [--only nmt] [--out FILE]
 
-For each pair of a network and a machine, from 2 to 1,024 devices, searches from several seeds: what
+For each pair of a network and a machine, from 2 to 256 devices, searches from several seeds: what
 they find in each budget, how much slower that is than the best known, when a search was within 1 %
 of it, and what it took by the clock. Times are simulated, so they are the same on any machine; how
 far a search gets in its budget is not. The best known strategies are in `best_known/`, in files

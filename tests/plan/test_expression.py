@@ -201,8 +201,17 @@ def _with_sources() -> Model:
 
 # Those that need what the model has not: pairs of layers, classes, tables, signatures; or what the
 # machine has not, many devices.
-OTHERS = {"random", "sbp", "megatron", "pipeline", "interleaved", "3d", "vocabulary", "wide-deep"}
-OTHERS.add("optcnn-coarse")
+OTHERS = {
+    "random",
+    "sbp",
+    "optcnn-coarse",
+    "megatron",
+    "pipeline",
+    "interleaved",
+    "3d",
+    "vocabulary",
+    "wide-deep",
+}
 
 
 @pytest.mark.parametrize("name", [*(name for name in STRATEGIES if name not in OTHERS), "random:3"])

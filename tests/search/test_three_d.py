@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from math import prod
 
 import pytest
@@ -74,14 +75,7 @@ def test_two_runs_of_layers() -> None:
     ]
     assert all(len(side) == 1 for side in sides)
     order = [min(side) for side in sides]
-    assert [
-        side for side, before in zip(order, [None, *order], strict=False) if side != before
-    ] == [
-        0,
-        1,
-        0,
-        1,
-    ]
+    assert [side for side, _ in groupby(order)] == [0, 1, 0, 1]
     assert strategy[problem.graph.operators[0].name].buffers == 4
     assert strategy[problem.graph.operators[-1].name].buffers == 1
     with pytest.raises(UserError, match="999 runs of operators on each of 2 stages are 1998, but"):

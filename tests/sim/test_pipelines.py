@@ -180,7 +180,7 @@ def test_interleaved(stages: int, runs: int, times: int) -> None:
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_any_number_of_micro_batches_and_registers(data: st.DataObject) -> None:
-    """Nothing waits for ever, and never is more under way than there are registers."""
+    """Nothing waits for ever: at the worst, one micro-batch goes after the other."""
     stages, runs = data.draw(st.integers(2, 4)), data.draw(st.sampled_from([1, 2, 4]))
     rounds = data.draw(st.integers(1, 9))
     buffers = data.draw(st.lists(st.integers(1, 9), min_size=stages, max_size=stages))
