@@ -19,7 +19,6 @@ from flexlegion.known_strategies.registry import STRATEGIES
 from flexlegion.objective.training import TrainingOptions
 from flexlegion.report.timelines import figures, memory_excess, time_excess
 from flexlegion.searches.budget import budget_of, check_search
-from flexlegion.searches.mcmc import SearchResult
 from flexlegion.searches.options import Budget
 from flexlegion.searches.registry import (
     ANNEALING,
@@ -29,6 +28,7 @@ from flexlegion.searches.registry import (
     SearchTask,
     run_search,
 )
+from flexlegion.searches.result import SearchResult
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
 from flexlegion.strategy.strategy import ResolvedStrategy

@@ -23,10 +23,11 @@ from flexlegion.networks.network import Network
 from flexlegion.objective.training import TrainingOptions
 from flexlegion.report.timelines import described, details, time_excess
 from flexlegion.searches.budget import budget_of, check_search
-from flexlegion.searches.mcmc import SearchResult
+from flexlegion.searches.least_time import least_time
 from flexlegion.searches.memory import where_needed
 from flexlegion.searches.options import Budget, SearchOptions
 from flexlegion.searches.registry import ANNEALING, SEARCHES, SPECIAL, SearchTask, run_search
+from flexlegion.searches.result import SearchResult
 from flexlegion.sim.problem import MAX_TIME_NS, Needs, Problem
 from flexlegion.sim.simulator import Judged, full, judge
 from flexlegion.strategy.configuration import SPLIT
@@ -53,6 +54,12 @@ class Found(Iteration):
         From which start it came.
     start_times_ns : dict
         Simulated time of each start; None: it does not fit into memory.
+    least_time_ns : int
+        What any strategy takes at least (`flexlegion.searches.least_time`).
+    gap : float
+        By which share this one takes longer than that, at most so much longer than the best.
+    optimum : bool
+        Whether it was proved that no strategy of an exhaustive search's space is faster.
     local_optimum : bool
         Whether no change of a single operator makes it faster.
     interrupted : bool
@@ -74,6 +81,9 @@ class Found(Iteration):
     speedup_over_expert: float | None
     start: str
     start_times_ns: dict[str, int | None]
+    least_time_ns: int
+    gap: float
+    optimum: bool
     local_optimum: bool
     interrupted: bool
     proposals: int
@@ -118,8 +128,13 @@ class Found(Iteration):
             if its_ns is not None:
                 what = "data parallelism" if name == "data" else "the experts' strategy"
                 rows.append(("speed-up", f"{its_ns / self.iteration_time_ns:.2f}x over {what}"))
+        if not self.optimum:
+            least = f"{duration(self.least_time_ns)} at least, by its tasks' work and order alone"
+            rows.append(("any strategy", f"{least}: found is within {self.gap:.0%} of the best"))
         rows.append(("search", f"{count(self.proposals, 'proposal')} in {self.seconds:.1f} s"))
-        if self.local_optimum:
+        if self.optimum:
+            end = "at the optimum: it was proved that no strategy is faster"
+        elif self.local_optimum:
             end = "at a local optimum: no change of a single operator makes it faster"
         elif self.interrupted:
             end = "by interrupt, before a local optimum"
@@ -348,7 +363,7 @@ def starts_of(
                 notes.append(f"no start from '{spec}': {e}")
             continue
         if specs is None and spec in SPECIAL and starts:
-            first = first or judge(problem, next(iter(starts.values())))
+            first = first or judge(problem, next(iter(starts.values())), 0, "bundles")
             if not _pays(strategy, first, problem):
                 continue
         name = asked if isinstance(asked, str) else strategy.source
@@ -395,9 +410,12 @@ def _check_dimensions(strategy: ResolvedStrategy, problem: Problem) -> None:
 
 
 def _pays(strategy: ResolvedStrategy, first: Judged, problem: Problem) -> bool:
-    """Whether it is worth a share of the budget: faster than the first start, or alone fits."""
+    """Whether it is worth a share of the budget: faster than the first start, or alone fits.
+
+    Bundles of transfers tell that well enough.
+    """
     limit_ns = first.time_ns - 1 if first.time_ns else 0
-    return judge(problem, strategy, limit_ns).time_ns is not None
+    return judge(problem, strategy, limit_ns, "bundles").time_ns is not None
 
 
 def found_by(
@@ -416,6 +434,7 @@ def found_by(
     data, expert = (
         known[name] if name in known else _time_of(name, setting.problem) for name in REFERENCES
     )
+    least_ns = found_ns if result.optimum else least_time(setting.problem).time_ns
     story = {
         "iteration_time_ns": found_ns,
         "data_parallel_time_ns": data,
@@ -424,6 +443,9 @@ def found_by(
         "speedup_over_expert": expert / found_ns if expert else None,
         "start": result.start,
         "start_times_ns": result.start_times_ns,
+        "least_time_ns": least_ns,
+        "gap": found_ns / max(1, least_ns) - 1,
+        "optimum": result.optimum,
         "local_optimum": result.local_optimum,
         "interrupted": result.interrupted,
         "proposals": result.proposals,
@@ -433,7 +455,7 @@ def found_by(
         | story
         | {
             "seed": seed,
-            "chains": max((len(states) for states in result.states.values()), default=0),
+            "chains": result.chains,
             "budget": {"seconds": budget.seconds, "proposals": budget.proposals},
             "trace": [list(point) for point in result.trace],
         }

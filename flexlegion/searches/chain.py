@@ -9,6 +9,7 @@ from typing import Any
 from flexlegion.bindings.native import Arrays
 from flexlegion.graph.graph import Operator
 from flexlegion.sim.problem import Degrees, Problem
+from flexlegion.sim.simulator import DETAILS
 from flexlegion.strategy.strategy import ResolvedStrategy
 
 SplitsOf = Callable[[Operator], list[Degrees]]
@@ -164,6 +165,8 @@ class Chain:
         Decides all that follows.
     groups
         A number for each operator; equal ones may be tied. None: each its own.
+    detail
+        What its simulations look at, one of `DETAILS`; all its times are of such simulations.
     """
 
     def __init__(
@@ -172,6 +175,7 @@ class Chain:
         start: ResolvedStrategy,
         seed: int,
         groups: Sequence[int] | None = None,
+        detail: str = "transfers",
     ) -> None:
         self.problem = problem
         self._core = problem.core
@@ -186,6 +190,7 @@ class Chain:
                     numbers,
                     seed,
                     problem.to_native(array, start),
+                    DETAILS.index(detail),
                     state,
                 )
             ),

@@ -1,15 +1,14 @@
 """Searches by chains of strategies, from several starts: annealing, and the paper's own.
 
-A chain tries changes in native code; `flexlegion.searches.start` has the phases of several chains
-from one start, on several cores; here the starts share the budget.
+A chain tries changes in native code; here starts and phases share the budget.
 
-By default this is annealing. A chain has three phases: operators of a kind (the unrolled steps of a
-layer, repeated blocks) change together; then each operator by itself; at last a descent to a
-strategy that no change of a single operator improves. In each of the first two the temperature
+By default this is annealing. A race of chains from all starts decides from where to go on: many
+run for a short time, then fewer for longer (`flexlegion.searches.race`); operators of a kind (the
+unrolled steps of a layer, repeated blocks) change together meanwhile. From each of the best that
+it ends with, chains change each operator by itself, and at last descend to a strategy that no
+change of a single operator improves (`flexlegion.searches.start`). In each phase the temperature
 falls; proposals prefer what may help, and chains go on from the best of them, without a correction
 as Hastings' ratio would be one. So the chains sample no distribution, which a search does not need.
-After the first phase, the third of the starts that led furthest goes on: a start that is fast need
-not lead far, so none is left before that.
 
 `PAPER` follows FlexFlow's section 6: the Metropolis-Hastings algorithm with symmetric proposals.
 An operator, selected at random, gets a random configuration, each of its configurations with the
@@ -28,72 +27,30 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import replace
 
 from flexlegion.base.errors import UserError
 from flexlegion.searches.chain import ChainState, SplitsOf, prepare_candidates
+from flexlegion.searches.descent import wait
+from flexlegion.searches.entry import Entry
 from flexlegion.searches.memory import saves_memory, with_less
 from flexlegion.searches.options import Budget, SearchOptions
-from flexlegion.searches.start import TIED_SHARE, Start
+from flexlegion.searches.proof import Proof, can_be_proved
+from flexlegion.searches.race import Race
+from flexlegion.searches.result import SearchResult
+from flexlegion.searches.start import Start, tie_groups
 from flexlegion.sim.problem import Problem
 from flexlegion.strategy.strategy import ResolvedStrategy
 
-# Of the starts, which part goes on after the first phase, at least one.
-GO_ON = 1 / 3
+# Of the budget, what the race takes; and from how many of those who are left there, chains go on.
+RACE_SHARE, GO_ON = 0.5, 2
+# Of the budget, what a proof may take before chains run, and at most so many seconds.
+PROOF_SHARE, PROOF_SECONDS = 0.3, 5.0
 # Of the whole budget, where operators are run again or weights sharded: what remains to try less of
 # that.
 LESS_SHARE = 0.1
-
-
-@dataclass(frozen=True)
-class SearchResult:
-    """What a search found.
-
-    Parameters
-    ----------
-    strategy
-        The fastest that fits into memory.
-    iteration_time_ns
-        Its simulated time.
-    start
-        From which start it came.
-    found
-        What came of each start that led to something that fits, with its time; the fastest first.
-    start_times_ns
-        Simulated time of each start; None: it does not fit into memory.
-    states
-        For each start, the state of each chain at its end.
-    seconds
-        What the search took.
-    local_optimum
-        Whether no change of one operator improves the strategy.
-    interrupted
-        Whether the user ended it early.
-    trace
-        How it went: proposals made, and the best time until then, at the first strategy that fits,
-        at each improvement seen, and at the end.
-    ended_by
-        What ended it early: `flexlegion.process.ending.Terminated` for SIGTERM, for example.
-    """
-
-    strategy: ResolvedStrategy
-    iteration_time_ns: int
-    start: str
-    found: dict[str, tuple[ResolvedStrategy, int]]
-    start_times_ns: dict[str, int | None]
-    states: dict[str, list[ChainState]]
-    seconds: float
-    local_optimum: bool
-    interrupted: bool
-    trace: tuple[tuple[int, int], ...] = ()
-    ended_by: KeyboardInterrupt | None = None
-
-    @property
-    def proposals(self) -> int:
-        """All proposals of all chains."""
-        return sum(state.proposals for states in self.states.values() for state in states)
 
 
 # Called with the share of the budget that is used up, and the best time so far in ns.
@@ -141,51 +98,30 @@ def search(
     prepare_candidates(problem, splits_of, parts=not options.uniform)
     for strategy in starts.values():
         problem.price(strategy)
-    runs: list[Start] = []
-    trace: list[tuple[int, int]] = []
-
-    def note() -> None:
-        best_time = min((run.best_time for run in runs if run.best_time >= 0), default=-1)
-        if best_time >= 0 and (not trace or best_time < trace[-1][1]):
-            trace.append((_proposals(runs), best_time))
-
     saves = any(map(saves_memory, starts.values()))
-    seconds = budget.seconds
-    if seconds is not None and saves:
-        seconds *= 1 - LESS_SHARE
-    share = seconds / len(starts) if seconds is not None else None
     count = chains or os.cpu_count() or 1
-    race = options.race and len(starts) > 1
-    first = TIED_SHARE if race else 1.0  # of each start's share, and so of all of it
-    going_on = max(1, round(GO_ON * len(starts)))
+    so_far = _SoFar(begin, budget.seconds, LESS_SHARE if saves else 0.0, progress)
+    ended_by = None
     try:
         with ThreadPoolExecutor(count) as pool:
-            for index, (name, strategy) in enumerate(starts.items()):
-                deadline: float | None = None
-                if share is not None:
-                    deadline = begin + first * share * (index + 1)
-                # What there is no time left for is simulated, at least: the result is never slower.
-                late = deadline is not None and time.monotonic() >= deadline
-                its = 1 if late else count
-                run = Start(problem, name, strategy, seed + 1000 * index, its, options, pool)
-                runs.append(run)
-                done, part = first * index / len(starts), first / len(starts)
-                report = _report(progress, runs, done, part, 0.0, first, note)
-                note()
-                run.search(pool, deadline, budget.proposals, report, 0.0, first)
-                for other in _ranked(runs)[going_on:] if race else ():
-                    other.leave()
-            for place, run in enumerate(_ranked(runs)[:going_on] if race else ()):
-                part = (1 - first) / going_on
-                done = first + part * place
-                deadline = None if seconds is None else begin + (done + part) * seconds
-                report = _report(progress, runs, done, part, first, 1.0, note)
-                run.search(pool, deadline, budget.proposals, report, first, 1.0)
-        ended_by = None
+            so_far.entries = wait(
+                [
+                    pool.submit(Entry.of, problem, name, strategy, options.bundles)
+                    for name, strategy in starts.items()
+                ]
+            )
+            so_far.note()
+            if so_far.seconds is not None and can_be_proved(problem, so_far.fastest, options):
+                first = so_far.begin + min(PROOF_SHARE * so_far.seconds, PROOF_SECONDS)
+                so_far.prove(problem, first)
+            if so_far.proof is None or not so_far.proof.complete:
+                _run(problem, budget, seed, count, options, pool, so_far)
+            if so_far.proof is not None:
+                so_far.prove(problem, so_far.time_of(1.0) or 0.0)
     except KeyboardInterrupt as e:
         ended_by = e
-    fitting = [run for run in runs if run.best_time >= 0]
-    if not fitting:
+    found = so_far.found()
+    if not found:
         what = "all that training allocates there (simulate shows it beside the peak)"
         if problem.space is not None:
             what = f"what its program for {problem.space.name} keeps there (export shows it)"
@@ -193,58 +129,169 @@ def search(
             f"no strategy was found that fits into the machine's memories, by {what}; take a "
             "smaller batch, or a machine with more devices or larger memories"
         )
-    best = min(fitting, key=lambda run: run.best_time)
-    trace.append((_proposals(runs), best.best_time))
-    found = {
-        run.name: (run.best, run.best_time)
-        for run in sorted(fitting, key=lambda run: run.best_time)
-    }
+    so_far.note(last=True)
+    best, (strategy, best_ns) = next(iter(found.items()))
     if saves and ended_by is None:
         left = None if budget.seconds is None else LESS_SHARE * budget.seconds
-        found[best.name] = with_less(problem, best.best, left)
-        trace.append((_proposals(runs), found[best.name][1]))
+        found[best] = with_less(problem, strategy, left)
+        so_far.trace.append((so_far.proposals, found[best][1]))
     return SearchResult(
-        *found[best.name],
-        best.name,
+        *found[best],
+        best,
         found,
-        {run.name: run.start_time for run in runs},
-        {run.name: run.states for run in runs},
+        {entry.name: entry.time_ns for entry in so_far.entries},
+        so_far.states(),
         time.monotonic() - begin,
-        best.local_optimum and found[best.name][1] == best.best_time,
+        found[best][1] == best_ns
+        and any(run.local_optimum and run.best_time == best_ns for run in so_far.runs),
         ended_by is not None,
-        tuple(trace),
+        tuple(so_far.trace),
         ended_by,
+        count,
+        so_far.proof is not None and so_far.proof.complete and found[best][1] == best_ns,
     )
 
 
-def _ranked(runs: Sequence[Start]) -> list[Start]:
-    """What led furthest comes first, and what has not fitted into memory last."""
-    return sorted(runs, key=lambda run: (run.best_time < 0, run.best_time))
+def _run(
+    problem: Problem,
+    budget: Budget,
+    seed: int,
+    count: int,
+    options: SearchOptions,
+    pool: ThreadPoolExecutor,
+    so_far: _SoFar,
+) -> None:
+    """Race, and then go on from those who came first; or without a race, from every start."""
+    # Of each chain from each start: all chains, and all starts, share that.
+    every = None if budget.proposals is None else budget.proposals * len(so_far.entries)
+    on, used = so_far.entries, 0.0
+    if options.race:
+        so_far.race = Race(problem, so_far.entries, tie_groups(problem), seed, count, options)
+        used = RACE_SHARE
+        on = so_far.race.run(
+            pool,
+            so_far.time_of(used),
+            None if every is None else round(used * every * count),
+            so_far.reporter(0.0, used),
+        )[:GO_ON]
+    share = (1 - used) / len(on)
+    for index, entry in enumerate(on):
+        run = Start(problem, entry, seed + 1000 * index, count, options, options.race)
+        so_far.runs.append(run)
+        end = used + share
+        most = None if every is None else max(1, round(share * every))
+        run.search(pool, so_far.time_of(end), most, so_far.reporter(used, end))
+        run.leave()
+        used = end
 
 
-def _proposals(runs: Sequence[Start]) -> int:
-    return sum(state.proposals for run in runs for state in run.states)
+class _SoFar:
+    """What has been found so far, and how much of the budget is used up.
 
-
-def _report(
-    progress: Progress | None,
-    runs: Sequence[Start],
-    done: float,
-    share: float,
-    begin: float,
-    end: float,
-    note: Callable[[], None],
-) -> Callable[[float], None]:
-    """Tells how far the whole search is while a start's phases from `begin` to `end` are under way.
-
-    So much was done before, and they are such a share of it.
+    Parameters
+    ----------
+    begin
+        When the search began, by `time.monotonic`.
+    seconds
+        The budget; None: without a limit.
+    kept
+        The share of it that is for later.
+    progress
+        Who is told.
     """
 
-    def report(used: float) -> None:
-        note()
-        if progress is not None:
-            times = [run.best_time for run in runs if run.best_time >= 0]
-            part = (min(used, end) - begin) / (end - begin)
-            progress(done + share * part, min(times, default=-1))
+    def __init__(
+        self, begin: float, seconds: float | None, kept: float, progress: Progress | None
+    ) -> None:
+        self.begin, self.progress = begin, progress
+        self.seconds = None if seconds is None else (1 - kept) * seconds
+        self.entries: list[Entry] = []
+        self.proof: Proof | None = None
+        self.race: Race | None = None
+        self.runs: list[Start] = []
+        self.trace: list[tuple[int, int]] = []
 
-    return report
+    def states(self) -> dict[str, list[ChainState]]:
+        """Of all chains, by start."""
+        every: dict[str, list[ChainState]] = {entry.name: [] for entry in self.entries}
+        for name, states in self.race.states.items() if self.race is not None else ():
+            every[name] += states
+        for run in self.runs:
+            every[run.entry.name] += run.states
+        return every
+
+    @property
+    def fastest(self) -> Entry:
+        """Of all that has been found."""
+        best = next(iter(self.found().items()), None)
+        if best is None:
+            return self.entries[0]
+        name, (strategy, time_ns) = best
+        return replace(self.entries[0], name=name, strategy=strategy, time_ns=time_ns)
+
+    def prove(self, problem: Problem, deadline: float) -> None:
+        """Look for the optimum, from the best so far, as long as there is time."""
+        if (self.proof is not None and self.proof.complete) or time.monotonic() >= deadline:
+            return
+        if self.proof is None:
+            self.proof = Proof(problem, self.fastest)
+        self.proof.offer(self.fastest)
+        self.proof.run(deadline, lambda _: None)
+
+    @property
+    def proposals(self) -> int:
+        """Of all chains."""
+        return sum(state.proposals for states in self.states().values() for state in states)
+
+    def _times(self) -> Iterator[tuple[str, int]]:
+        """Exact times of what fits, with the start that each comes from."""
+        for entry in self.entries:
+            if entry.time_ns is not None:
+                yield entry.name, entry.time_ns
+        if self.proof is not None and self.proof.state.best_time >= 0:
+            yield self.proof.entry.name, self.proof.state.best_time
+        for runner in self.race.runners if self.race is not None else ():
+            if runner.exact_ns >= 0:
+                yield runner.entry.name, runner.exact_ns
+        for run in self.runs:
+            if run.best_time >= 0:
+                yield run.entry.name, run.best_time
+
+    def found(self) -> dict[str, tuple[ResolvedStrategy, int]]:
+        """The best from each start, with its time; the fastest first."""
+        best: dict[str, tuple[ResolvedStrategy, int]] = {}
+
+        def offer(name: str, strategy: ResolvedStrategy, time_ns: int) -> None:
+            if time_ns >= 0 and (name not in best or time_ns < best[name][1]):
+                best[name] = strategy, time_ns
+
+        for entry in self.entries:
+            offer(entry.name, entry.strategy, -1 if entry.time_ns is None else entry.time_ns)
+        if self.proof is not None:
+            offer(self.proof.entry.name, self.proof.chain.best, self.proof.state.best_time)
+        for runner in self.race.runners if self.race is not None else ():
+            offer(runner.entry.name, runner.strategy, runner.exact_ns)
+        for run in self.runs:
+            offer(run.entry.name, run.best, run.best_time)
+        return dict(sorted(best.items(), key=lambda its: its[1][1]))
+
+    def note(self, last: bool = False) -> int:
+        """Put the best time into the trace if it is new, or the last; it is -1 if nothing fits."""
+        best = min((time_ns for _, time_ns in self._times()), default=-1)
+        if best >= 0 and (last or not self.trace or best < self.trace[-1][1]):
+            self.trace.append((self.proposals, best))
+        return best
+
+    def time_of(self, share: float) -> float | None:
+        """When so much of the budget will be used up."""
+        return None if self.seconds is None else self.begin + share * self.seconds
+
+    def reporter(self, begin: float, end: float) -> Callable[[float], None]:
+        """Tells how far the search is, of a part of it that goes from `begin` to `end`."""
+
+        def report(used: float) -> None:
+            best = self.note()
+            if self.progress is not None:
+                self.progress(begin + min(used, 1.0) * (end - begin), best)
+
+        return report

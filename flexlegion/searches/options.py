@@ -53,11 +53,17 @@ class SearchOptions(ChainOptions):
         The temperature falls to nothing in the course of each phase; else it stays, and is a share
         of the start's iteration time.
     exchange
-        Now and then, chains of one start go on from the best of them, and each is hotter than the
-        one before; else they are alike and know nothing of each other.
+        Now and then, chains that go on from one strategy go on from the best of them, and each is
+        hotter than the one before; else they are alike and know nothing of each other.
+    bundles
+        Phases begin with chains that look at bundles of transfers instead of each; the more, the
+        larger the share of transfers in the task graph is. What they find is then simulated.
+    proof
+        Where there are few operators and devices, branch and bound looks for the optimum before
+        and after chains run, so that the result may be proved to be that.
     race
-        After the first phase of each start, those that led furthest go on, and share what is left
-        of the budget; else all have equal shares of it.
+        Many chains from all starts race, and two of those who came first go on; else all starts
+        have equal shares of the budget.
     """
 
     temperature: float = 0.005
@@ -65,6 +71,8 @@ class SearchOptions(ChainOptions):
     descent: bool = switch("do not descend to a local optimum at the end")
     cooling: bool = switch("keep the temperature instead of letting it fall")
     exchange: bool = switch("run several chains of one start by themselves")
+    bundles: bool = switch("look at each transfer from the first proposal on")
+    proof: bool = switch("do not look for a proof that the optimum was found")
     race: bool = switch("go on from all starts, with equal shares of the budget")
 
 
@@ -75,6 +83,8 @@ PAPER = SearchOptions(
     descent=False,
     cooling=False,
     exchange=False,
+    bundles=False,
+    proof=False,
     race=False,
     temperature=0.005,
 )

@@ -9,8 +9,9 @@ searches.
 from __future__ import annotations
 
 from flexlegion.graph.graph import Operator
-from flexlegion.searches.mcmc import Progress, SearchResult, search
+from flexlegion.searches.mcmc import Progress, search
 from flexlegion.searches.options import Budget, SearchOptions
+from flexlegion.searches.result import SearchResult
 from flexlegion.sim.problem import Degrees, Problem
 from flexlegion.strategy.whole import model_parallel, single
 

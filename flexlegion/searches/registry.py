@@ -10,10 +10,11 @@ from typing import TypeVar
 from flexlegion.base.arguments import typed
 from flexlegion.base.errors import UserError
 from flexlegion.base.registry import Registry
-from flexlegion.searches.mcmc import Progress, SearchResult
+from flexlegion.searches.mcmc import Progress
 from flexlegion.searches.mcmc import search as run_chains
 from flexlegion.searches.options import PAPER, Budget, SearchOptions
 from flexlegion.searches.placement import placement_only
+from flexlegion.searches.result import SearchResult
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
 from flexlegion.strategy.strategy import ResolvedStrategy, Strategy

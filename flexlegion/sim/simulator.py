@@ -26,6 +26,7 @@ FLOWS = names("fl_flow", " ")
 CONTENTS = names("fl_content", " ")  # what memory is for
 ALGORITHMS = names("fl_algorithm")
 VERDICTS = names("fl_verdict")  # on a proposal
+DETAILS = names("fl_detail")  # what a simulation looks at: transfers, or bundles of them
 # The columns of a timeline that say which task it is, whatever the micro-batch.
 _WHICH = ["pass", "index", "part", "flow", "tensor", "source", "destination", "hop"]
 SIMULATED, OUT_OF_MEMORY = "simulated", "out_of_memory"
@@ -186,6 +187,8 @@ class Simulation:
         Graph, machine and costs.
     strategy
         Where to start; simulated in full.
+    detail
+        One of `DETAILS`.
 
     Attributes
     ----------
@@ -195,7 +198,9 @@ class Simulation:
         Of the timeline.
     """
 
-    def __init__(self, problem: Problem, strategy: ResolvedStrategy) -> None:
+    def __init__(
+        self, problem: Problem, strategy: ResolvedStrategy, detail: str = "transfers"
+    ) -> None:
         problem.price(strategy)
         self.problem = problem
         self.strategy = strategy
@@ -206,7 +211,10 @@ class Simulation:
         self._handle = core.ffi.gc(
             core.check(
                 core.lib.fl_simulator_create(
-                    problem.handle, problem.to_native(array, strategy), time
+                    problem.handle,
+                    problem.to_native(array, strategy),
+                    DETAILS.index(detail),
+                    time,
                 )
             ),
             core.lib.fl_simulator_destroy,
@@ -304,13 +312,21 @@ class Judged(NamedTuple):
         How long an iteration takes; None: it does not fit, or takes longer than the limit.
     missing_bytes : int
         By how much memories do not suffice, all told; 0: it fits.
+    tasks : int
+        Of its task graph: those of launches, and hops of transfers or bundles.
     """
 
     time_ns: int | None
     missing_bytes: int
+    tasks: int
 
 
-def judge(problem: Problem, strategy: ResolvedStrategy, limit_ns: int = 0) -> Judged:
+def judge(
+    problem: Problem,
+    strategy: ResolvedStrategy,
+    limit_ns: int = 0,
+    detail: str = "transfers",
+) -> Judged:
     """Whether a strategy fits, and how long an iteration takes: less work than a `full` timeline.
 
     What does not fit is not simulated, and nothing is copied.
@@ -321,17 +337,23 @@ def judge(problem: Problem, strategy: ResolvedStrategy, limit_ns: int = 0) -> Ju
         What is judged.
     limit_ns
         Give up once the iteration is sure to take longer; 0: never.
+    detail
+        One of `DETAILS`.
     """
     problem.price(strategy)
     core, array = problem.core, Arrays()
-    numbers = core.ffi.new("int64_t[2]")
+    its = core.ffi.new("fl_judged *")
     verdict = core.check(
         core.lib.fl_problem_judge(
-            problem.handle, problem.to_native(array, strategy), limit_ns, numbers, numbers + 1
+            problem.handle,
+            problem.to_native(array, strategy),
+            DETAILS.index(detail),
+            limit_ns,
+            its,
         )
     )
-    time = int(numbers[0]) if VERDICTS[int(verdict)] == SIMULATED else None
-    return Judged(time, int(numbers[1]))
+    time = int(its.iteration_time) if VERDICTS[int(verdict)] == SIMULATED else None
+    return Judged(time, int(its.missing), int(its.tasks))
 
 
 def full(problem: Problem, strategy: ResolvedStrategy) -> Timeline:

@@ -32,9 +32,10 @@ from flexlegion.profiling.tasks import all_requests
 from flexlegion.report.timelines import memory_excess
 from flexlegion.report.tuning import described
 from flexlegion.searches.budget import check_search, seconds_of
-from flexlegion.searches.mcmc import SearchResult, search
+from flexlegion.searches.mcmc import search
 from flexlegion.searches.memory import where_needed
 from flexlegion.searches.options import Budget
+from flexlegion.searches.result import SearchResult
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
 from flexlegion.strategy.strategy import ResolvedStrategy

@@ -284,15 +284,29 @@ typedef enum {
   FL_OUT_OF_MEMORY,
   FL_TOO_FINE
 } fl_verdict; /* on a proposal */
+/* Of transfers, a simulation looks at each, or at bundles of them: that is quicker, and not exact.
+ */
+typedef enum { FL_TRANSFERS, FL_BUNDLES } fl_detail;
 /* Simulates a strategy in full, and tells its iteration time. */
-fl_simulator *fl_simulator_create(fl_problem *problem, const fl_strategy *strategy,
+fl_simulator *fl_simulator_create(fl_problem *problem, const fl_strategy *strategy, int detail,
                                   int64_t *iteration_time);
 void fl_simulator_destroy(fl_simulator *simulator);
+typedef struct {
+  int64_t iteration_time; /* if it was simulated */
+  int64_t missing;        /* bytes, of all memories that do not suffice */
+  int64_t tasks;          /* of its task graph, hops included */
+} fl_judged;
 /* Judges a strategy as a proposal is: whether memories hold it and, if so, how long an iteration
- * takes, unless that is sure to be longer than `limit`; 0: none. Tells the iteration time if it was
- * simulated, and the bytes that are missing. */
-int fl_problem_judge(fl_problem *problem, const fl_strategy *strategy, int64_t limit,
-                     int64_t *iteration_time, int64_t *missing);
+ * takes, unless that is sure to be longer than `limit`; 0: none. Returns a verdict. */
+int fl_problem_judge(fl_problem *problem, const fl_strategy *strategy, int detail, int64_t limit,
+                     fl_judged *out);
+typedef struct {
+  int64_t time;        /* ns, of any strategy whose splits stand in the cost table */
+  int64_t chain, work; /* what follows from the chain of dependencies alone, and from the work */
+  double weight;       /* of the work, in the mean of both that decides */
+} fl_least_time;
+/* What an iteration takes at least. */
+int fl_problem_least_time(const fl_problem *problem, fl_least_time *out);
 /* Tries other configurations of some operators; `limit` 0: none. Returns a verdict, and tells the
  * iteration time of a proposal that was simulated. Then decide whether to accept it or return to
  * what was held. */
@@ -352,7 +366,7 @@ typedef struct {
 /* `groups`: one number an operator; equal ones may be tied. `state` is kept up to date by the calls
  * below, until the chain is destroyed. */
 fl_chain *fl_chain_create(fl_problem *problem, int n_groups, const int32_t *groups, uint64_t seed,
-                          const fl_strategy *start, const fl_chain_state **state);
+                          const fl_strategy *start, int detail, const fl_chain_state **state);
 void fl_chain_destroy(fl_chain *chain);
 /* At most that many proposals and seconds (0: any number of seconds). */
 int fl_chain_run(fl_chain *chain, int64_t proposals, double seconds,

@@ -19,8 +19,8 @@ namespace fl = flexlegion;
 
 struct fl_chain {
   fl_chain(const fl::Problem& problem, const fl::IdVector<fl::OpId, int>& groups,
-           std::uint64_t seed, const fl::PricedStrategy& start)
-      : problem(problem), chain(problem, groups, seed, start) {
+           std::uint64_t seed, const fl::PricedStrategy& start, fl::Detail detail)
+      : problem(problem), chain(problem, groups, seed, start, detail) {
     note();
   }
 
@@ -53,14 +53,15 @@ struct fl_chain {
 
 // `groups`: operators of one group may be changed together.
 fl_chain* fl_chain_create(fl_problem* problem, int n_groups, const int32_t* groups, uint64_t seed,
-                          const fl_strategy* start, const fl_chain_state** state) {
+                          const fl_strategy* start, int detail, const fl_chain_state** state) {
   return fl::guarded(static_cast<fl_chain*>(nullptr), [&] {
     const fl::Problem& its = problem->of(*start);
     const auto configs = fl::strategy_of(its, *start);
     if (n_groups != static_cast<int>(its.graph.operators.size())) {
       throw std::invalid_argument("a search needs one group an operator");
     }
-    auto* const chain = new fl_chain(its, {groups, groups + n_groups}, seed, configs);
+    auto* const chain =
+        new fl_chain(its, {groups, groups + n_groups}, seed, configs, fl::checked_detail(detail));
     *state = &chain->state;
     return chain;
   });
@@ -115,6 +116,9 @@ int fl_chain_exhaust(fl_chain* chain, double seconds, fl_branches* out) {
       throw std::invalid_argument("an exhaustive search takes at most " +
                                   std::to_string(fl::Bounds::kParts) + " devices");
     }
+    if (chain->chain.simulator().graph().detail() != fl::Detail::transfers) {
+      throw std::invalid_argument("an exhaustive search looks at each transfer");
+    }
     const auto& again = chain->problem.facts.again;
     if (std::find(again.begin(), again.end(), true) != again.end()) {
       throw std::invalid_argument("an exhaustive search has nothing run again");
@@ -126,6 +130,9 @@ int fl_chain_exhaust(fl_chain* chain, double seconds, fl_branches* out) {
     }
     auto& search = chain->exhaustive;
     if (!search) search.emplace(chain->problem, chain->chain.best());
+    if (chain->chain.best_time() < search->best_time()) {
+      search->adopt(chain->chain.best(), chain->chain.best_time());
+    }
     const bool complete = search->run(seconds);
     if (search->best_time() < chain->chain.best_time()) chain->chain.adopt(search->best());
     chain->note();

@@ -47,8 +47,8 @@ class Deadline {
 }  // namespace
 
 Chain::Chain(const Problem& problem, const IdVector<OpId, int>& groups, std::uint64_t seed,
-             const PricedStrategy& start)
-    : problem_(problem), proposals_(problem, groups), random_(seed), simulator_(problem) {
+             const PricedStrategy& start, Detail detail)
+    : problem_(problem), proposals_(problem, groups), random_(seed), simulator_(problem, detail) {
   adopt(start);
   if (best_.empty()) best_ = start;  // even if it does not fit
 }

@@ -42,7 +42,7 @@ struct ChainCounts {
 class Chain {
  public:
   Chain(const Problem& problem, const IdVector<OpId, int>& groups, std::uint64_t seed,
-        const PricedStrategy& start);
+        const PricedStrategy& start, Detail detail = Detail::transfers);
 
   // At most that many proposals, and as long as the time lasts (seconds; 0: no limit).
   void run(std::int64_t proposals, double seconds, const ChainOptions& options);

@@ -77,6 +77,11 @@ void Exhaustive::simulate() {
   }
 }
 
+void Exhaustive::adopt(const PricedStrategy& strategy, std::int64_t time) {
+  best_ = strategy;
+  best_time_ = time;
+}
+
 bool Exhaustive::run(double seconds) {
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();

@@ -27,6 +27,9 @@ class Exhaustive {
   // `incumbent`: a good strategy, the better the faster.
   Exhaustive(const Problem& problem, const PricedStrategy& incumbent);
 
+  // Somebody else has found a faster strategy: what cannot beat that is left out from now on.
+  void adopt(const PricedStrategy& strategy, std::int64_t time);
+
   // Goes on for at most that many seconds (0: no limit). True: `best` is the optimum.
   bool run(double seconds);
 

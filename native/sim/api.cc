@@ -183,6 +183,11 @@ fl::OpId fl::checked_op(const Graph& graph, int op) {
   return OpId(op);
 }
 
+fl::Detail fl::checked_detail(int detail) {
+  check_index(detail, FL_BUNDLES + 1, "detail");
+  return static_cast<Detail>(detail);
+}
+
 fl::ParallelConfig fl::split_by(const Graph& graph, OpId op, std::int64_t n_degrees,
                                 const std::int32_t* degrees) {
   ParallelConfig config;
@@ -305,12 +310,12 @@ fl_problem* fl_problem_create(const fl_graph* graph, const fl_machine* machine,
 
 void fl_problem_destroy(fl_problem* problem) { delete problem; }
 
-fl_simulator* fl_simulator_create(fl_problem* problem, const fl_strategy* strategy,
+fl_simulator* fl_simulator_create(fl_problem* problem, const fl_strategy* strategy, int detail,
                                   int64_t* iteration_time) {
   return fl::guarded(static_cast<fl_simulator*>(nullptr), [&] {
     const fl::Problem& its = problem->of(*strategy);
     const auto configs = fl::strategy_of(its, *strategy);
-    auto handle = std::make_unique<fl_simulator>(its);
+    auto handle = std::make_unique<fl_simulator>(its, fl::checked_detail(detail));
     handle->simulator.set(configs);
     *iteration_time = handle->simulator.iteration_time();
     return handle.release();
@@ -319,16 +324,16 @@ fl_simulator* fl_simulator_create(fl_problem* problem, const fl_strategy* strate
 
 void fl_simulator_destroy(fl_simulator* simulator) { delete simulator; }
 
-int fl_problem_judge(fl_problem* problem, const fl_strategy* strategy, int64_t limit,
-                     int64_t* iteration_time, int64_t* missing) {
+int fl_problem_judge(fl_problem* problem, const fl_strategy* strategy, int detail, int64_t limit,
+                     fl_judged* out) {
   return fl::guarded(-1, [&] {
     if (limit < 0) throw std::invalid_argument("a negative limit");
     const fl::Problem& its = problem->of(*strategy);
     const auto configs = fl::strategy_of(its, *strategy);
-    fl::Simulator simulator(its);
+    fl::Simulator simulator(its, fl::checked_detail(detail));
     const fl::Verdict verdict = simulator.judge(configs, limit == 0 ? fl::kNever : limit);
-    *missing = simulator.graph().missing_memory();
-    *iteration_time = verdict == fl::Verdict::simulated ? simulator.iteration_time() : 0;
+    *out = {verdict == fl::Verdict::simulated ? simulator.iteration_time() : 0,
+            simulator.graph().missing_memory(), simulator.graph().tasks()};
     return static_cast<int>(verdict);
   });
 }

@@ -28,9 +28,10 @@
 
 namespace flexlegion {
 
-FlowBuilder::FlowBuilder(const MachineModel& machine, const Geometry& geometry)
+FlowBuilder::FlowBuilder(const MachineModel& machine, const Geometry& geometry, Detail detail)
     : machine_(machine),
       geometry_(geometry),
+      detail_(detail),
       load_(machine.links.size(), 0),
       held_(static_cast<std::size_t>(machine.memories) * kContents, 0) {}
 
@@ -146,6 +147,13 @@ std::int64_t FlowBuilder::bytes_of(const Cell& cell) const {
   return sum;
 }
 
+// Of the transfer that comes next.
+void FlowBuilder::add_hop(int link, std::int64_t time, Flow& flow) {
+  flow.hops.push_back({static_cast<int>(flow.transfers.size()), link, time});
+  if (load_[link] == 0) touched_links_.push_back(link);
+  load_[link] += time;
+}
+
 // Makes a transfer of a cell: its hops along the route, and its consumers.
 void FlowBuilder::emit(int writer, const Cell& cell, Flow& flow) {
   Transfer transfer;
@@ -168,15 +176,26 @@ void FlowBuilder::emit(int writer, const Cell& cell, Flow& flow) {
       bandwidth = its.bandwidth;
       time = hop_time(its, transfer.bytes);
     }
-    flow.hops.push_back({static_cast<int>(flow.transfers.size()), link, time});
-    if (load_[link] == 0) touched_links_.push_back(link);
-    load_[link] += time;
+    add_hop(link, time, flow);
   }
   for (int c = cell.last_consumer; c >= 0; c = consumers_[c].next) {
     flow.consumers.push_back(consumers_[c].ref);
   }
   flow.bytes += transfer.bytes;
   flow.transfers.push_back(transfer);
+}
+
+// What a transfer takes at least, if each of its links is free.
+static std::int64_t least_time(const MachineModel& machine, const Flow& flow, int t) {
+  const Transfer& transfer = flow.transfers[t];
+  const int end = flow.transfers[t + 1].first_hop;
+  // The first hop of a bundle is the longest one, and the others run beside it.
+  if (transfer.bundled) return flow.hops[transfer.first_hop].time + transfer.latency;
+  Passage passage;
+  for (int h = transfer.first_hop; h < end; ++h) {
+    passage.pass(machine.links[static_cast<std::size_t>(flow.hops[h].link)], flow.hops[h].time);
+  }
+  return passage.time();
 }
 
 // For each reading task, how many writers it needs and what their transfers take at least, alone or
@@ -196,21 +215,19 @@ void FlowBuilder::find_bounds(const std::vector<int>& reading_parts, Flow& flow)
   for (int t = 0; t < flow.transfer_count(); ++t) {
     const Transfer& transfer = flow.transfers[t];
     const Transfer& next = flow.transfers[t + 1];
-    Passage passage;
-    for (int h = transfer.first_hop; h < next.first_hop; ++h) {
-      passage.pass(machine_.links[static_cast<std::size_t>(flow.hops[h].link)], flow.hops[h].time);
-    }
-    least = std::min(least, passage.time());
+    const std::int64_t time = least_time(machine_, flow, t);
+    least = std::min(least, time);
     // What comes to a task over one link comes one after the other, in whatever order. All of it
     // goes into the task's memory; where the last links differ, it may come at the same time.
-    const bool single = machine_.single_entry[static_cast<std::size_t>(transfer.to)];
+    const bool single =
+        !transfer.bundled && machine_.single_entry[static_cast<std::size_t>(transfer.to)];
     const std::int64_t last = flow.hops[next.first_hop - 1].time;
     for (int c = transfer.first_consumer; c < next.first_consumer; ++c) {
       const TaskRef& to = flow.consumers[c];
       if (reading_parts[to.party] == 0) continue;
       Reading& its = readings_[first[to.party] + to.part];
-      ++its.writers;
-      its.longest = std::max(its.longest, passage.time());
+      its.writers += transfer.writers;
+      its.longest = std::max(its.longest, time);
       if (single) its.all += last;
     }
   }
@@ -262,6 +279,7 @@ Flow FlowBuilder::finish(const std::vector<int>& reading_parts, Parties writing)
   flow.writing = writing;
   const int writers = static_cast<int>(writer_memory_.size());
   flow.first_writer = first_writer_;
+  if (detail_ == Detail::bundles) find_bundles();
   flow.first_edge.reserve(static_cast<std::size_t>(writers) + 1);
   flow.first_transfer.reserve(static_cast<std::size_t>(writers) + 1);
   flow.edges.reserve(edges_.size());
@@ -272,7 +290,9 @@ Flow FlowBuilder::finish(const std::vector<int>& reading_parts, Parties writing)
     flow.first_transfer.push_back(static_cast<int>(flow.transfers.size()));
     for (int e = last_edge_[w]; e >= 0; e = edges_[e].next) flow.edges.push_back(edges_[e].ref);
     sorted_.clear();
-    for (int c = first_cell_[w]; c >= 0; c = cells_[c].next) sorted_.push_back(c);
+    if (detail_ == Detail::transfers || leads_to_[w] < 0) {
+      for (int c = first_cell_[w]; c >= 0; c = cells_[c].next) sorted_.push_back(c);
+    }
     // By destination, so that a flow is a function of the configurations alone.
     std::sort(sorted_.begin(), sorted_.end(),
               [this](int a, int b) { return cells_[a].memory < cells_[b].memory; });
@@ -280,6 +300,7 @@ Flow FlowBuilder::finish(const std::vector<int>& reading_parts, Parties writing)
   }
   flow.first_edge.push_back(static_cast<int>(flow.edges.size()));
   flow.first_transfer.push_back(static_cast<int>(flow.transfers.size()));
+  if (detail_ == Detail::bundles) emit_bundles(flow);
   Transfer last;
   last.first_hop = static_cast<int>(flow.hops.size());
   last.first_consumer = static_cast<int>(flow.consumers.size());
@@ -301,11 +322,7 @@ Flow FlowBuilder::finish(const std::vector<int>& reading_parts, Parties writing)
   const int end = first_of(writing.end);
   for (int w = first_of(writing.first); w < end && flow.all_read; ++w) {
     flow.all_read = flow.first_edge[w] < flow.first_edge[w + 1];
-    for (int t = flow.first_transfer[w]; t < flow.first_transfer[w + 1]; ++t) {
-      if (flow.transfers[t].first_consumer < flow.transfers[t + 1].first_consumer) {
-        flow.all_read = true;
-      }
-    }
+    flow.for_each_consumer(w, [&](const TaskRef&) { flow.all_read = true; });
   }
   return flow;
 }

@@ -10,6 +10,8 @@
 // - A transfer over several links is a chain of communication tasks (hops), one a link,
 //   cut-through: a hop is ready when the hop before it has started (the writer ended), plus the
 //   link's latency, and does not end before the hop before it.
+//
+// A search on a large machine may look at less (Detail::bundles): see sim/bundles.h.
 #pragma once
 
 #include <cstdint>
@@ -40,12 +42,17 @@ struct TaskRef {
   bool operator==(const TaskRef& o) const { return party == o.party && part == o.part; }
 };
 
+enum class Detail { transfers, bundles };
+
 struct Transfer {
-  int writer = 0;        // index among the flow's writers
-  int from = 0, to = 0;  // memories
+  int writer = 0;        // index among the flow's writers; of a bundle, the first of them
+  int from = 0, to = 0;  // memories; of a bundle, those of one of the transfers in it
   std::int64_t bytes = 0;
-  int first_hop = 0;       // its hops end where the next transfer's begin
-  int first_consumer = 0;  // likewise
+  int first_hop = 0;         // its hops end where the next transfer's begin
+  int first_consumer = 0;    // likewise
+  int writers = 1;           // of a bundle, how many there are
+  bool bundled = false;      // its hops are side by side, not one after the other
+  std::int64_t latency = 0;  // ns, of a bundle: passes after its last hop
 };
 
 struct Hop {
@@ -87,7 +94,9 @@ struct Flow {
   std::vector<int> first_edge;      // by writer, and one more
   std::vector<int> first_transfer;  // by writer, and one more
   std::vector<TaskRef> edges;       // successors in the same memory
-  std::vector<Transfer> transfers;  // and one more, that ends the lists
+  // Bundles stand behind all others, and one more ends the lists.
+  std::vector<Transfer> transfers;
+  std::vector<int> bundle_of;  // by writer: the number of its bundle, or -1; empty: there is none
   std::vector<Hop> hops;
   std::vector<TaskRef> consumers;
   // Of a register that rounds take in turn: who is the first to write it in a round waits for those
@@ -128,6 +137,21 @@ struct Flow {
   bool all_read = false;
 
   int transfer_count() const { return static_cast<int>(transfers.size()) - 1; }
+  // The first bundle among the transfers; behind them, if there is none.
+  int first_bundle() const { return first_transfer.back(); }
+  // body(who waits for something that this writer sends to another memory).
+  template <typename Body>
+  void for_each_consumer(int writer, const Body& body) const {
+    const auto tell = [&](int first, int end) {
+      for (int c = transfers[first].first_consumer; c < transfers[end].first_consumer; ++c) {
+        body(consumers[c]);
+      }
+    };
+    tell(first_transfer[writer], first_transfer[writer + 1]);
+    if (!bundle_of.empty() && bundle_of[writer] >= 0) {
+      tell(bundle_of[writer], bundle_of[writer] + 1);
+    }
+  }
   bool carries_nothing() const { return edges.empty() && hops.empty(); }
 };
 
@@ -136,7 +160,7 @@ using FlowPtr = std::shared_ptr<const Flow>;
 // Collects what a flow carries, in any order, and lays it out. Reused, so that it allocates little.
 class FlowBuilder {
  public:
-  FlowBuilder(const MachineModel& machine, const Geometry& geometry);
+  FlowBuilder(const MachineModel& machine, const Geometry& geometry, Detail detail);
 
   // `parts`: of each writing launch, its number of tasks.
   void begin(const std::vector<int>& parts);
@@ -181,11 +205,20 @@ class FlowBuilder {
   int cell_of(int writer, int memory);
   std::int64_t bytes_of(const Cell& cell) const;
   void emit(int writer, const Cell& cell, Flow& flow);
+  void add_hop(int link, std::int64_t time, Flow& flow);
+  // Bundles (sim/bundles.cc).
+  void find_bundles();
+  void join(int party);
+  int root_of(int writer);
+  void emit_bundles(Flow& flow);
+  void emit_bundle(Flow& flow);
+  void add_reader(const TaskRef& reader, Flow& flow);
   void find_bounds(const std::vector<int>& reading_parts, Flow& flow);
   std::int64_t party_load(int party, const Flow& flow);
 
   const MachineModel& machine_;
   const Geometry& geometry_;
+  const Detail detail_;
   std::vector<int> first_writer_;
   std::vector<int> writer_memory_;
   std::vector<int> first_cell_, last_edge_;  // a writer
@@ -205,6 +238,15 @@ class FlowBuilder {
   };
   std::vector<Reading> readings_;
   std::vector<std::int64_t> party_load_;  // a link
+  // Of bundles: by writer, one whose transfers go with its own, which leads to the bundle's number;
+  // how many transfers a bundle has; by memory, a writer that sends there; by link, the bytes.
+  std::vector<int> leads_to_, bundle_size_, sends_to_;
+  std::vector<int> bundled_;  // writers of one bundle
+  std::vector<std::int64_t> link_bytes_;
+  std::vector<int> bundle_links_;
+  std::vector<std::vector<int>> reads_;  // a party, a part: the last bundle that it was found to
+                                         // read, by a number that no other bundle had
+  int bundles_ = 0;
 };
 
 }  // namespace flexlegion

@@ -22,14 +22,14 @@ constexpr std::int64_t kCachedBytes = std::int64_t{256} << 20;
 
 FlowRules::FlowRules(const Problem& problem, const LaunchGraph& launch_graph,
                      const PricedStrategy& configs, const std::vector<Block>& blocks,
-                     const std::vector<FlowPtr>& flows)
+                     const std::vector<FlowPtr>& flows, Detail detail)
     : problem_(problem),
       launch_graph_(launch_graph),
       configs_(configs),
       blocks_(blocks),
       flows_(flows),
       placements_(problem, launch_graph, configs),
-      builder_(problem.machine, placements_.geometry()),
+      builder_(problem.machine, placements_.geometry(), detail),
       devices_of_others_(launch_graph.others.size()),
       boxes_(static_cast<std::size_t>(problem.machine.devices())),
       in_memory_(static_cast<std::size_t>(problem.machine.memories)) {}

@@ -33,7 +33,7 @@ class FlowRules {
   // Of the strategy that `configs` hold when a block or flow is asked for, and for flows, of its
   // blocks; for turns, of the flows that are their tenants.
   FlowRules(const Problem& problem, const LaunchGraph& launch_graph, const PricedStrategy& configs,
-            const std::vector<Block>& blocks, const std::vector<FlowPtr>& flows);
+            const std::vector<Block>& blocks, const std::vector<FlowPtr>& flows, Detail detail);
 
   // The tasks of a launch, and their times without what flows bring (Flow::fed_time).
   Block block(int launch);

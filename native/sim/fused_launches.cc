@@ -70,11 +70,9 @@ void FusedLaunches::collect(int f) {
       for (int e = flow.first_edge[number]; e < flow.first_edge[number + 1]; ++e) {
         add(id.parties[flow.edges[e].party], flow.edges[e].part, writer, k, true);
       }
-      const int begin = flow.transfers[flow.first_transfer[number]].first_consumer;
-      const int end = flow.transfers[flow.first_transfer[number + 1]].first_consumer;
-      for (int c = begin; c < end; ++c) {
-        add(id.parties[flow.consumers[c].party], flow.consumers[c].part, writer, k, false);
-      }
+      flow.for_each_consumer(number, [&](const TaskRef& reader) {
+        add(id.parties[reader.party], reader.part, writer, k, false);
+      });
     }
   }
 }

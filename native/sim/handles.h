@@ -29,7 +29,8 @@ struct fl_problem {
 };
 
 struct fl_simulator {
-  explicit fl_simulator(const flexlegion::Problem& problem) : simulator(problem) {}
+  fl_simulator(const flexlegion::Problem& problem, flexlegion::Detail detail)
+      : simulator(problem, detail) {}
   flexlegion::Simulator simulator;
   // What fl_timeline points to.
   std::vector<fl_task> tasks;
@@ -42,6 +43,7 @@ namespace flexlegion {
 // std::invalid_argument.
 void check_index(std::int64_t value, std::int64_t count, const char* what);
 OpId checked_op(const Graph& graph, int op);
+Detail checked_detail(int detail);
 std::int32_t contention_of(std::int32_t contention);
 // An operator that is split so, all of its tasks on one device.
 ParallelConfig split_by(const Graph& graph, OpId op, std::int64_t n_degrees,

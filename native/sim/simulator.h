@@ -25,7 +25,8 @@ enum class Verdict {
 
 class Simulator {
  public:
-  explicit Simulator(const Problem& problem) : graph_(problem), simulation_(graph_) {}
+  explicit Simulator(const Problem& problem, Detail detail = Detail::transfers)
+      : graph_(problem, detail), simulation_(graph_) {}
 
   // Takes a whole strategy: the task graph is built, and simulated in full.
   void set(const PricedStrategy& strategy);

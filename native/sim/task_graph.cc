@@ -17,8 +17,9 @@
 
 namespace flexlegion {
 
-TaskGraph::TaskGraph(const Problem& problem)
+TaskGraph::TaskGraph(const Problem& problem, Detail detail)
     : problem_(problem),
+      detail_(detail),
       launch_graph_(problem),
       blocks_(launch_graph_.launches.size()),
       flows_(launch_graph_.flows.size()),
@@ -27,7 +28,7 @@ TaskGraph::TaskGraph(const Problem& problem)
       tenants_(static_cast<std::size_t>(launch_graph_.registers)),
       local_(problem.machine, launch_graph_.registers),
       program_(problem),
-      rules_(problem, launch_graph_, configs_, blocks_, flows_),
+      rules_(problem, launch_graph_, configs_, blocks_, flows_, detail),
       paths_(problem, launch_graph_, flows_),
       is_dirty_block_(launch_graph_.launches.size(), 0),
       is_dirty_flow_(launch_graph_.flows.size(), 0) {}

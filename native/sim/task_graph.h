@@ -21,7 +21,7 @@ namespace flexlegion {
 
 class TaskGraph {
  public:
-  explicit TaskGraph(const Problem& problem);
+  explicit TaskGraph(const Problem& problem, Detail detail = Detail::transfers);
   TaskGraph(const TaskGraph&) = delete;
 
   // Takes a whole strategy, one configuration an operator, and builds everything from nothing.
@@ -40,6 +40,7 @@ class TaskGraph {
   void undo(Change& change);
 
   const Problem& problem() const { return problem_; }
+  Detail detail() const { return detail_; }
   const LaunchGraph& launch_graph() const { return launch_graph_; }
   const std::vector<LaunchKey>& launches() const { return launch_graph_.launches; }
   const std::vector<FlowId>& flow_ids() const { return launch_graph_.flows; }
@@ -97,6 +98,7 @@ class TaskGraph {
   bool turns_up(int flow, int sign);
 
   const Problem& problem_;
+  const Detail detail_;
   const LaunchGraph launch_graph_;
   PricedStrategy configs_;
   std::vector<Block> blocks_;

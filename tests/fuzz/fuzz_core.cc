@@ -266,8 +266,8 @@ class Sequence {
     fl_plan* const plan =
         checked([&] { return fl_plan_create(&graph_, strategy.view(), states_, clips_, &all); });
     std::int64_t time;
-    fl_simulator* const simulator =
-        checked([&] { return fl_simulator_create(problem_, strategy.view(), &time); });
+    fl_simulator* const simulator = checked(
+        [&] { return fl_simulator_create(problem_, strategy.view(), FL_TRANSFERS, &time); });
     fl_timeline timeline;
     // Operators that are wrongly said to be of one class are cut alike.
     const bool known = plan != nullptr && simulator != nullptr && classes_ &&
@@ -367,8 +367,9 @@ class Sequence {
     Strategy start;
     set_all(start);
     std::int64_t time;
+    const int detail = random_.between(0, 1);
     fl_simulator* const simulator =
-        checked([&] { return fl_simulator_create(problem_, start.view(), &time); });
+        checked([&] { return fl_simulator_create(problem_, start.view(), detail, &time); });
     if (simulator == nullptr) return;
     std::vector<fl_task> held = tasks_of(simulator);
     for (int i = random_.between(0, 12); i > 0; --i) {
@@ -441,10 +442,11 @@ class Sequence {
   }
 
   fl_chain* chain(const Strategy& start, const std::vector<std::int32_t>& groups,
-                  std::uint64_t seed, const fl_chain_state** state) {
+                  std::uint64_t seed, int detail, const fl_chain_state** state) {
     const int n = static_cast<int>(groups.size()) - 1;
-    return checked(
-        [&] { return fl_chain_create(problem_, n, groups.data(), seed, start.view(), state); });
+    return checked([&] {
+      return fl_chain_create(problem_, n, groups.data(), seed, start.view(), detail, state);
+    });
   }
 
   void search() {
@@ -456,9 +458,10 @@ class Sequence {
     if (random_.hostile && random_.chance(0.05)) groups.push_back(random_.upto(3));
     const std::uint64_t seed = random_.bits();
     const fl_chain_state *state, *others;
-    fl_chain* const one = chain(start, groups, seed, &state);
+    const int detail = random_.twisted32(random_.between(0, 1));
+    fl_chain* const one = chain(start, groups, seed, detail, &state);
     if (one == nullptr) return;
-    fl_chain* const other = chain(start, groups, seed, &others);
+    fl_chain* const other = chain(start, groups, seed, detail, &others);
     for (int i = random_.between(1, 4); i > 0; --i) {
       fl_chain_options its = options(true, FL_DELTA);
       const std::int64_t proposals = random_.one_of(proposals_);
@@ -483,7 +486,7 @@ class Sequence {
       fl_branches branches;
       checked([&] { return fl_chain_exhaust(one, 0.005, &branches); });
     }
-    best(*state);
+    best(*state, detail);
     fl_chain_destroy(other);
     fl_chain_destroy(one);
   }
@@ -494,7 +497,7 @@ class Sequence {
             "early rejection, or the algorithm, changes the chain");
   }
 
-  void best(const fl_chain_state& state) {
+  void best(const fl_chain_state& state, int detail) {
     require(state.best.n == ops(), "the best strategy");
     for (int op = 0; op < ops(); ++op) {
       const fl_config& config = state.best.configs[op];
@@ -504,7 +507,7 @@ class Sequence {
               "a configuration of the best strategy");
     }
     std::int64_t time;
-    fl_simulator* const simulator = fl_simulator_create(problem_, &state.best, &time);
+    fl_simulator* const simulator = fl_simulator_create(problem_, &state.best, detail, &time);
     require(simulator != nullptr, "the best strategy can be simulated");
     require(state.best_time < 0 || state.best_time == time, "the best time");
     fl_simulator_destroy(simulator);

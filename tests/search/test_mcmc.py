@@ -18,8 +18,9 @@ from flexlegion.base.errors import UserError
 from flexlegion.machine.topology import Topology
 from flexlegion.profiling.machines import load_machine
 from flexlegion.searches import descent
-from flexlegion.searches.mcmc import SearchResult, search
+from flexlegion.searches.mcmc import search
 from flexlegion.searches.options import Budget, SearchOptions
+from flexlegion.searches.result import SearchResult
 from flexlegion.searches.start import tie_groups
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
@@ -62,7 +63,7 @@ def test_the_descent_of_a_search_ends(
     monkeypatch.undo()
     again = run(problem_for(case), 20, seed=1, options=SearchOptions())
     assert dict(again.strategy) == dict(result.strategy)
-    assert again.proposals == result.proposals > 500
+    assert again.proposals == result.proposals > 300
 
 
 @pytest.mark.parametrize("case", [Case("lenet", "p100x4"), Case("images", "p100x4", 5)])

@@ -114,6 +114,8 @@ class Case:
         Whether every other operator is run again for the backward pass.
     shards
         Whether gradients of every other operator's weights are sharded, or the weights as well.
+    detail
+        What simulations look at.
     """
 
     network: str
@@ -124,6 +126,7 @@ class Case:
     micro_batches: int = 1
     again: bool = False
     shards: bool = False
+    detail: str = "transfers"
 
 
 def topology_of(machine: str) -> Topology:
@@ -249,13 +252,22 @@ class Pair:
         The strategy at first.
     rng
         Source of proposals, and of what is accepted.
+    detail
+        What both look at.
     """
 
-    def __init__(self, problem: Problem, start: ResolvedStrategy, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        start: ResolvedStrategy,
+        rng: np.random.Generator,
+        detail: str = "transfers",
+    ) -> None:
         self.problem = problem
         self.rng = rng
-        self.delta = Simulation(problem, start)
-        self.full = Simulation(problem, start)
+        self.detail = detail
+        self.delta = Simulation(problem, start, detail)
+        self.full = Simulation(problem, start, detail)
         self.held = self.full.timeline()
         self.counts = Counts()
 
@@ -304,7 +316,7 @@ class Pair:
         """What has accumulated is what a simulation from nothing makes of the last strategy."""
         strategy = self.delta.strategy
         assert dict(strategy) == dict(self.full.strategy)
-        fresh = Simulation(self.problem, strategy).timeline()
+        fresh = Simulation(self.problem, strategy, self.detail).timeline()
         for ours in (self.delta.timeline(), self.full.timeline()):
             assert not (found := difference(ours, fresh)), found
 
@@ -328,7 +340,7 @@ def run(case: Case, proposals: int, seed: int) -> Counts:
                 if number < len(SHARDING)
             }
         )
-    pair = Pair(problem, strategy, rng)
+    pair = Pair(problem, strategy, rng, case.detail)
     try:
         for i in range(proposals):
             pair.step()

@@ -1,0 +1,79 @@
+"""Whether searches of small problems end at the optimum, with a proof.
+
+    python scripts/bench/small_problems.py [--graphs 500] [--budget 2s] [--seed 0]
+
+Random graphs of two to eight operators (products, sums, activations, soft maxima, losses among
+them) on two and on three devices, reductions allowed. Each is searched as `flexlegion.search` does;
+told are how many were proved to be at their optimum, and of the others, how far they were from what
+an exhaustive search of a minute proves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import sys
+import time
+
+import flexlegion as fl
+from flexlegion.analysis.setting import network_of
+from flexlegion.cost.analytic import AnalyticCosts
+from flexlegion.profiling.machines import load_machine
+from flexlegion.searches.budget import seconds_of
+from flexlegion.searches.exhaustive import exhaustive
+
+
+def drawn(rng: random.Random) -> fl.Model:
+    """A model of two to eight operators, of which the last is the loss."""
+    model = fl.Model(rng.choice([4, 16, 64, 256]))
+    widths = [8, 64, 512, 2048]
+    tensors = [model.input((rng.choice(widths),), name="x")]
+    for _ in range(rng.randint(1, 5)):
+        tensor = rng.choice(tensors[-3:])
+        alike = [other for other in tensors if other.shape == tensor.shape and other is not tensor]
+        kind = rng.choice(["dense", "dense", "relu", "softmax", "add"])
+        if kind == "add" and alike:
+            tensors.append(model.add([tensor, rng.choice(alike)]))
+        elif kind == "relu":
+            tensors.append(model.relu(tensor))
+        elif kind == "softmax":
+            tensors.append(model.softmax(tensor))
+        else:
+            tensors.append(model.dense(tensor, rng.choice(widths)))
+    model.set_outputs(model.dense(tensors[-1], 8))
+    return model
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--graphs", type=int, default=500)
+    parser.add_argument("--budget", default="2s")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    rng = random.Random(args.seed)
+    proved, seconds, off = 0, [], []
+    for number in range(args.graphs):
+        model, devices = drawn(rng), 2 + number % 2
+        begin = time.monotonic()
+        found = fl.search(
+            model, f"p100x{devices}", seconds_of(args.budget), loss="mean_squared_error"
+        )
+        seconds.append(time.monotonic() - begin)
+        if found.optimum:
+            proved += 1
+            continue
+        network = network_of(model, loss="mean_squared_error")
+        problem = network.problem(load_machine(f"p100x{devices}"), AnalyticCosts())
+        best = exhaustive(problem, problem.checked(found.strategy), 60.0)
+        off.append(found.iteration_time_ns / best.iteration_time_ns - 1)
+        print(f"graph {number}: {off[-1]:+.2%} over the best known, complete {best.complete}")
+    print(
+        f"{proved} of {args.graphs} proved; a search took {statistics.mean(seconds):.2f} s, "
+        f"{max(seconds):.2f} at most; {sum(its > 0 for its in off)} were not at their optimum"
+    )
+    return 1 if any(its > 0 for its in off) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

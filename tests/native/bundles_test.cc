@@ -1,0 +1,66 @@
+// Timelines with bundles of transfers, by hand.
+#include <doctest/doctest.h>
+
+#include "sim_harness.h"
+
+using namespace flexlegion;
+using namespace flexlegion::sim_test;
+
+namespace {
+
+// x (8, 4) -> relu -> relu -> loss, on four devices: the first is split by samples, the second by
+// units, so each task of the second needs a piece of every one of the first.
+struct Exchange : Net {
+  Exchange() {
+    const TensorId x = tensor("x", {8, 4}, TensorKind::input);
+    const TensorId y = tensor("y", {8, 4}), z = tensor("z", {8, 4});
+    const TensorId labels = tensor("labels", {8}, TensorKind::input, false, DataType::int32);
+    relu(x, y);
+    relu(y, z);
+    loss(z, labels, tensor("losses", {8}));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a bundle begins after its last writer, and is there when its last link is done") {
+  const MachineModel machine = all_to_all(4, 50);
+  const Exchange net;
+  Bench bench(net.graph, machine);
+  const Devices all = {0, 1, 2, 3};
+  PricedStrategy strategy;
+  strategy.push_back(bench.config(0, {4, 1}, all, 100));
+  strategy.push_back(bench.config(1, {1, 4}, all, 1000));
+  strategy.push_back(bench.config(2, {1}, {0}));
+  // The third task of the first operator takes longer.
+  bench.problem.costs.splits[OpId(0)].front().forward[2] = 700;
+
+  Simulator exact(bench.problem), coarse(bench.problem, Detail::bundles);
+  exact.set(strategy);
+  coarse.set(strategy);
+  const std::int64_t bytes = 2 * 1 * 4;  // two samples of a unit, 1 ns a byte
+  // Each transfer by itself: the others' pieces are early, the late one arrives last.
+  const std::int64_t loaded = task(exact, Pass::forward, 0, 2)[1];
+  CHECK(task(exact, Pass::forward, 1, 0)[1] == loaded + 700 + 50 + bytes);
+  CHECK(task(exact, Pass::forward, 1, 2)[1] == loaded + 700);
+  // Together: also the task beside the late one waits for all of it.
+  for (int part = 0; part < 4; ++part) {
+    CHECK(task(coarse, Pass::forward, 1, part)[1] == loaded + 700 + bytes + 50);
+  }
+  CHECK(coarse.graph().bytes_moved() == exact.graph().bytes_moved());
+}
+
+TEST_CASE("few transfers are no bundle") {
+  const MachineModel machine = all_to_all(2);
+  const Exchange net;
+  Bench bench(net.graph, machine);
+  PricedStrategy strategy;
+  strategy.push_back(bench.config(0, {2, 1}, {0, 1}, 100));
+  strategy.push_back(bench.config(1, {1, 2}, {0, 1}, 1000));
+  strategy.push_back(bench.config(2, {1}, {0}));
+  Simulator exact(bench.problem), coarse(bench.problem, Detail::bundles);
+  exact.set(strategy);
+  coarse.set(strategy);
+  CHECK(coarse.timeline().tasks == exact.timeline().tasks);
+  CHECK(coarse.iteration_time() == exact.iteration_time());
+}
