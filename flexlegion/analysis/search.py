@@ -198,7 +198,7 @@ def search(
     seed
         Decides all that is random.
     chains
-        How many from each start; by default one a core, and one for "paper".
+        How many side by side; by default one a core, and one for "paper".
     options
         Of the annealing.
     search

@@ -24,5 +24,5 @@ def add_budget_options(parser: argparse.ArgumentParser, more: str = "") -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="decides all that is random; default 0")
     parser.add_argument(
-        "--chains", type=int, metavar="N", help="chains from each start; default: one a core"
+        "--chains", type=int, metavar="N", help="chains side by side; default: one a core"
     )

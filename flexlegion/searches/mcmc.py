@@ -80,7 +80,7 @@ def search(
     seed
         Decides everything random.
     chains
-        Chains from each start, each in a thread; by default one a core.
+        Chains side by side, each in a thread; by default one a core.
     options
         How to search.
     progress
@@ -122,6 +122,8 @@ def search(
         ended_by = e
     found = so_far.found()
     if not found:
+        if ended_by is not None:
+            raise ended_by
         what = "all that training allocates there (simulate shows it beside the peak)"
         if problem.space is not None:
             what = f"what its program for {problem.space.name} keeps there (export shows it)"

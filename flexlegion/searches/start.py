@@ -1,4 +1,4 @@
-"""The chains from one start of a search, and their phases.
+"""What a search does from one strategy: several chains, in phases.
 
 On machines where a task graph is mostly hops of transfers, each phase is scouted first: chains that
 look at bundles of transfers (`DETAILS`), which costs a fraction, find where to go; what they find
@@ -34,8 +34,8 @@ TIED_SHARE, DESCENT_SHARE = 0.45, 0.36
 HOTTEST = 10.0
 # After so many slices, chains of one start go on from the best of them.
 EXCHANGE_SLICES = 20
-# A phase of chains that look at each transfer is left out if a strategy from nothing could be
-# simulated fewer times in it than that. Of a scouted one, such a share goes into pricing, at most.
+# A phase of chains that look at each transfer is left out if a strategy could be simulated fewer
+# times in it than that, from nothing. Of a scouted one, such a share goes into pricing, at most.
 LEAST_SIMULATIONS = 10
 PRICING_SHARE = 0.25
 
@@ -225,10 +225,7 @@ class Start:
             yield phase._replace(begin=between)
 
     def _begin(self, pool: ThreadPoolExecutor, phase: Phase) -> list[Chain]:
-        """The chains of a phase: they go on from the best so far.
-
-        Without a deadline one chain descends, since then the result must not depend on speed.
-        """
+        """The chains of a phase, which go on from the best so far."""
         chains = self._scouts if phase.scouted else self._chains
         if not chains:
             detail = "bundles" if phase.scouted else "transfers"

@@ -4,9 +4,10 @@
 
 For each pair of a network and a machine, from 2 to 256 devices, searches from several seeds: what
 they find in each budget, how much slower that is than the best known, when a search was within 1 %
-of it, and what it took by the clock. Times are simulated, so they are the same on any machine; how
-far a search gets in its budget is not. The best known strategies are in `best_known/`, in files
-that `flexlegion simulate --strategy` reads; a better one that is found replaces the file's.
+of it, what it took by the clock, and the gap: how far the best known is above what any strategy
+takes at least. Times are simulated, so they are the same on any machine; how far a search gets in
+its budget is not. The best known strategies are in `best_known/`, in files that `flexlegion
+simulate --strategy` reads; a better one that is found replaces the file's.
 
 A change that makes the median of these worse is not an improvement. For another checkout, run the
 same file by the Python of that one with `--keep`, so that files stay as they are.
@@ -34,6 +35,7 @@ from flexlegion.base.errors import UserError
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.known_strategies import resolve
 from flexlegion.searches.budget import seconds_of
+from flexlegion.searches.least_time import least_time
 from flexlegion.searches.options import Budget, SearchOptions
 from flexlegion.searches.registry import ANNEALING, SEARCHES, SearchTask, run_search
 from flexlegion.sim.problem import Problem
@@ -165,7 +167,8 @@ def measured(pair: Pair, args: argparse.Namespace, say: Callable[[str], None]) -
         near = [moment for moment, found_ns in row["seen"] if found_ns <= 1.01 * best]
         row["within_1_percent_s"] = near[0] if near else None
         row["over_best"] = row["found_ns"] / best
-    return {"pair": pair.name, "best_ns": best, "searches": rows}
+    least = least_time(pair.problem()).time_ns
+    return {"pair": pair.name, "best_ns": best, "least_ns": least, "searches": rows}
 
 
 def lines(result: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -181,6 +184,7 @@ def lines(result: dict[str, Any]) -> list[tuple[str, ...]]:
             (
                 result["pair"],
                 f"{result['best_ns'] / 1e6:,.2f} ms",
+                f"{100 * (result['best_ns'] / result['least_ns'] - 1):.0f} %",
                 budget,
                 f"{100 * statistics.median(over):.1f} %",
                 f"{100 * max(over):.1f} %",
@@ -216,7 +220,7 @@ def main() -> None:
             console.print(f"{pair.name}: not run: {e}", highlight=False)
         if args.out is not None:
             args.out.write_text(json.dumps(results, indent=1))
-    table = Table("pair", "best known", "budget", box=None)
+    table = Table("pair", "best known", "gap", "budget", box=None)
     for heading in ("median over", "worst", "over starts", "within 1 %", "begins", "took"):
         table.add_column(heading, justify="right")
     over: dict[str, list[float]] = {}
