@@ -13,8 +13,8 @@ class LeastTime:
     """A lower bound of the iteration time, over all strategies that a search may propose.
 
     It knows the operators' tasks, which wait for each other and keep devices busy. It does not know
-    transfers, waiting for devices, sums of partial values and memory (``native/bounds/least_time.h``
-    says more), so the optimum is slower, in general.
+    transfers, waiting for devices, sums of partial values and memory, so the optimum is slower, in
+    general (``native/bounds/least_time.h``).
 
     Parameters
     ----------

@@ -39,7 +39,8 @@ LEAST_SECONDS = 0.2
 LEAST_PROPOSALS = 64
 # At the end of a round, the temperature is such a share of what it was at its beginning.
 COOLED = 0.4
-# Half of the runners are so many times as hot: that finds other basins, and not on every problem.
+# Runners that look at each transfer are so many times as hot, which finds other basins than the
+# others' do: networks of few operators want that.
 HOT = 4.0
 # From one start come such a share of those who go on, at most.
 QUOTA = 0.5
@@ -215,7 +216,7 @@ class Race:
             scouts = bundles and (not exact or number % 2 == 0)
             known = -1 if entry.time_ns is None else entry.time_ns
             detail = "bundles" if scouts else "transfers"
-            heat = HOT if number // 2 % 2 else 1.0
+            heat = 1.0 if scouts else HOT
             self.runners.append(Runner(entry, self.seed + i, entry.strategy, known, detail, heat))
 
     @staticmethod
