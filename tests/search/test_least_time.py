@@ -1,4 +1,4 @@
-"""The bound that every search tells: no strategy is faster, and of small problems not the optimum."""
+"""The bound that every search tells: no strategy beats it, nor the optimum of small problems."""
 
 from __future__ import annotations
 
