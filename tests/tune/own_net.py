@@ -13,3 +13,14 @@ def model(batch_size: int = 16, hidden: int = 32) -> fl.Model:
     net.dense(x, 1, name="rating")
     net.loss = "mean_squared_error"
     return net
+
+
+def deep(batch_size: int = 16) -> fl.Model:
+    """Of so many operators that no search is over soon."""
+    net = fl.Model(batch_size)
+    x = net.input((6,), name="numbers")
+    for i in range(20):
+        x = net.dense(x, 32, activation="relu", name=f"body{i}")
+    net.dense(x, 1, name="rating")
+    net.loss = "mean_squared_error"
+    return net

@@ -184,7 +184,7 @@ def test_mistakes_under_legate(tmp_path: Path) -> None:
 def test_interrupted_keeps_what_was_found(tmp_path: Path, profile: Path) -> None:
     """The fastest strategy until then, as simulated, is written."""
     out = tmp_path / "s.json"
-    net = f"{Path(__file__).with_name('own_net.py')}:model"
+    net = f"{Path(__file__).with_name('own_net.py')}:deep"
     options = ["--model", net, "--cpus", 2, "--gpus", 0, "--budget", "1h", "--rounds", 2]
     options += ["--profile-db", profile, "--out", out]
     started = Started(["tune", *map(str, options)], tmp_path, terminal=True)
