@@ -129,7 +129,7 @@ class Found(Iteration):
                 what = "data parallelism" if name == "data" else "the experts' strategy"
                 rows.append(("speed-up", f"{its_ns / self.iteration_time_ns:.2f}x over {what}"))
         if not self.optimum:
-            least = f"{duration(self.least_time_ns)} at least, by its tasks' work and order alone"
+            least = f"takes {duration(self.least_time_ns)} at least"
             rows.append(("any strategy", f"{least}: found is within {self.gap:.0%} of the best"))
         rows.append(("search", f"{count(self.proposals, 'proposal')} in {self.seconds:.1f} s"))
         if self.optimum:
