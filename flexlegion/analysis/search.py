@@ -55,11 +55,12 @@ class Found(Iteration):
     start_times_ns : dict
         Simulated time of each start; None: it does not fit into memory.
     least_time_ns : int
-        What any strategy takes at least (`flexlegion.searches.least_time`).
+        What any strategy of the search space takes at least (`flexlegion.searches.least_time`; of
+        an optimum, what it takes).
     gap : float
         By which share this one takes longer than that, at most so much longer than the best.
     optimum : bool
-        Whether it was proved that no strategy of an exhaustive search's space is faster.
+        Whether it was proved that no strategy of the search space is faster.
     local_optimum : bool
         Whether no change of a single operator makes it faster.
     interrupted : bool
@@ -133,7 +134,7 @@ class Found(Iteration):
             rows.append(("any strategy", f"{least}: found is within {self.gap:.0%} of the best"))
         rows.append(("search", f"{count(self.proposals, 'proposal')} in {self.seconds:.1f} s"))
         if self.optimum:
-            end = "at the optimum: it was proved that no strategy is faster"
+            end = "at the optimum: it was proved that none of the search space is faster"
         elif self.local_optimum:
             end = "at a local optimum: no change of a single operator makes it faster"
         elif self.interrupted:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from flexlegion.bindings.native import Arrays
@@ -102,6 +102,10 @@ class ChainState:
     simulated: int
     improved: int
     tasks_played: int
+
+    def ended(self) -> ChainState:
+        """Of a chain that is left: without times, which the best found so far has."""
+        return replace(self, best_time=-1, current_time=-1)
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,11 @@ class Entry:
     bundled_seconds: float
     scouted: float
 
+    @property
+    def best_time(self) -> int:
+        """As of chains (`ChainState`): ns; -1: it does not fit into memory."""
+        return -1 if self.time_ns is None else self.time_ns
+
     @classmethod
     def of(cls, problem: Problem, name: str, strategy: ResolvedStrategy, bundles: bool) -> Entry:
         """Simulate a strategy.

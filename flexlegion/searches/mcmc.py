@@ -29,7 +29,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from typing import Protocol
 
 from flexlegion.base.errors import UserError
 from flexlegion.searches.chain import ChainState, SplitsOf, prepare_candidates
@@ -111,13 +111,14 @@ def search(
                 ]
             )
             so_far.note()
-            if so_far.seconds is not None and can_be_proved(problem, so_far.fastest, options):
-                first = so_far.begin + min(PROOF_SHARE * so_far.seconds, PROOF_SECONDS)
-                so_far.prove(problem, first)
+            name, strategy = so_far.fastest
+            if so_far.seconds is not None and can_be_proved(problem, strategy, options):
+                so_far.proof = Proof(problem, name, strategy)
+                so_far.prove(begin + min(PROOF_SHARE * so_far.seconds, PROOF_SECONDS), 0.0)
             if so_far.proof is None or not so_far.proof.complete:
                 _run(problem, budget, seed, count, options, pool, so_far)
-            if so_far.proof is not None:
-                so_far.prove(problem, so_far.time_of(1.0) or 0.0)
+            if so_far.proof is not None and so_far.seconds is not None:
+                so_far.prove(begin + so_far.seconds, 1.0)
     except KeyboardInterrupt as e:
         ended_by = e
     found = so_far.found()
@@ -178,13 +179,18 @@ def _run(
         )[:GO_ON]
     share = (1 - used) / len(on)
     for index, entry in enumerate(on):
-        run = Start(problem, entry, seed + 1000 * index, count, options, options.race)
+        run = Start(problem, entry, seed + 1000 * (index + 1), count, options, options.race)
         so_far.runs.append(run)
         end = used + share
         most = None if every is None else max(1, round(share * every))
         run.search(pool, so_far.time_of(end), most, so_far.reporter(used, end))
         run.leave()
         used = end
+
+
+class _Finder(Protocol):
+    @property
+    def strategy(self) -> ResolvedStrategy: ...
 
 
 class _SoFar:
@@ -223,63 +229,46 @@ class _SoFar:
         return every
 
     @property
-    def fastest(self) -> Entry:
-        """Of all that has been found."""
-        best = next(iter(self.found().items()), None)
-        if best is None:
-            return self.entries[0]
-        name, (strategy, time_ns) = best
-        return replace(self.entries[0], name=name, strategy=strategy, time_ns=time_ns)
+    def fastest(self) -> tuple[str, ResolvedStrategy]:
+        """Of all that has been found, or of the starts, if nothing fits; and its start's name."""
+        for name, (strategy, _) in self.found().items():
+            return name, strategy
+        return self.entries[0].name, self.entries[0].strategy
 
-    def prove(self, problem: Problem, deadline: float) -> None:
-        """Look for the optimum, from the best so far, as long as there is time."""
-        if (self.proof is not None and self.proof.complete) or time.monotonic() >= deadline:
-            return
-        if self.proof is None:
-            self.proof = Proof(problem, self.fastest)
-        self.proof.offer(self.fastest)
-        self.proof.run(deadline, lambda _: None)
+    def prove(self, deadline: float, share: float) -> None:
+        """Look for the optimum until then; such a share of the budget is told to be used up."""
+        assert self.proof is not None
+        for name, (strategy, time_ns) in list(self.found().items())[:1]:
+            self.proof.offer(name, strategy, time_ns)
+        self.proof.run(deadline, lambda: self.reporter(share, share)(0.0))
 
     @property
     def proposals(self) -> int:
         """Of all chains."""
         return sum(state.proposals for states in self.states().values() for state in states)
 
-    def _times(self) -> Iterator[tuple[str, int]]:
-        """Exact times of what fits, with the start that each comes from."""
+    def _offers(self) -> Iterator[tuple[int, str, _Finder]]:
+        """What has been found: the exact time (-1: none is known), and from which start."""
         for entry in self.entries:
-            if entry.time_ns is not None:
-                yield entry.name, entry.time_ns
-        if self.proof is not None and self.proof.state.best_time >= 0:
-            yield self.proof.entry.name, self.proof.state.best_time
+            yield entry.best_time, entry.name, entry
+        if self.proof is not None:
+            yield self.proof.best_time, self.proof.name, self.proof
         for runner in self.race.runners if self.race is not None else ():
-            if runner.exact_ns >= 0:
-                yield runner.entry.name, runner.exact_ns
+            yield runner.exact_ns, runner.entry.name, runner
         for run in self.runs:
-            if run.best_time >= 0:
-                yield run.entry.name, run.best_time
+            yield run.best_time, run.entry.name, run
 
     def found(self) -> dict[str, tuple[ResolvedStrategy, int]]:
         """The best from each start, with its time; the fastest first."""
         best: dict[str, tuple[ResolvedStrategy, int]] = {}
-
-        def offer(name: str, strategy: ResolvedStrategy, time_ns: int) -> None:
-            if time_ns >= 0 and (name not in best or time_ns < best[name][1]):
-                best[name] = strategy, time_ns
-
-        for entry in self.entries:
-            offer(entry.name, entry.strategy, -1 if entry.time_ns is None else entry.time_ns)
-        if self.proof is not None:
-            offer(self.proof.entry.name, self.proof.chain.best, self.proof.state.best_time)
-        for runner in self.race.runners if self.race is not None else ():
-            offer(runner.entry.name, runner.strategy, runner.exact_ns)
-        for run in self.runs:
-            offer(run.entry.name, run.best, run.best_time)
-        return dict(sorted(best.items(), key=lambda its: its[1][1]))
+        for time_ns, name, finder in sorted(self._offers(), key=lambda its: its[0]):
+            if time_ns >= 0 and name not in best:
+                best[name] = finder.strategy, time_ns
+        return best
 
     def note(self, last: bool = False) -> int:
         """Put the best time into the trace if it is new, or the last; it is -1 if nothing fits."""
-        best = min((time_ns for _, time_ns in self._times()), default=-1)
+        best = min((time_ns for time_ns, _, _ in self._offers() if time_ns >= 0), default=-1)
         if best >= 0 and (last or not self.trace or best < self.trace[-1][1]):
             self.trace.append((self.proposals, best))
         return best

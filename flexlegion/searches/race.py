@@ -177,7 +177,7 @@ class Race:
         Returns
         -------
         list
-            What the last runners have found, the fastest first.
+            What the last runners have found, once, the fastest first.
         """
         begin = time.monotonic()
         length = math.inf if deadline is None else max(0.0, deadline - begin)
@@ -193,20 +193,25 @@ class Race:
             racing = [
                 runner for detail in DETAILS for runner in self._ahead(racing, detail, round_)
             ]
-        finals = [pool.submit(self._entry_of, runner) for runner in racing]
-        self._wait(finals, lambda: None)
-        return sorted((final.result() for final in finals), key=lambda its: its.time_ns or math.inf)
+        jobs = [pool.submit(self._entry_of, runner) for runner in racing]
+        self._wait(jobs, lambda: None)
+        finals: list[Entry] = []
+        for job in jobs:
+            entry = job.result()
+            if all(entry.strategy != other.strategy for other in finals):
+                finals.append(entry)
+        return sorted(finals, key=lambda its: its.time_ns or math.inf)
 
     def _line_up(self, seconds: float, proposals: int | None) -> None:
         """As many runners as have some time in the first round, but from all starts."""
-        number = MOST_RUNNERS
+        most = MOST_RUNNERS
         if seconds < math.inf:
             graph = max(entry.bundled_seconds for entry in self.entries)
             least = max(LEAST_SECONDS, LEAST_GRAPHS * graph)
-            number = min(number, int(seconds * self.count / ROUNDS / least))
+            most = min(most, int(seconds * self.count / ROUNDS / least))
         if proposals is not None:
-            number = min(number, proposals // (ROUNDS * LEAST_PROPOSALS))
-        runners = max(number, len(self.entries))
+            most = min(most, proposals // (ROUNDS * LEAST_PROPOSALS))
+        runners = max(most, len(self.entries))
         turn = seconds * self.count / ROUNDS / runners
         for i in range(runners):
             entry = self.entries[i % len(self.entries)]
@@ -214,10 +219,11 @@ class Race:
             bundles = self.options.bundles and entry.scouted >= LEAST_SCOUTED
             number = i // len(self.entries)  # of those from its start
             scouts = bundles and (not exact or number % 2 == 0)
-            known = -1 if entry.time_ns is None else entry.time_ns
             detail = "bundles" if scouts else "transfers"
             heat = 1.0 if scouts else HOT
-            self.runners.append(Runner(entry, self.seed + i, entry.strategy, known, detail, heat))
+            self.runners.append(
+                Runner(entry, self.seed + i, entry.strategy, entry.best_time, detail, heat)
+            )
 
     @staticmethod
     def _ahead(runners: Sequence[Runner], detail: str, round_: int) -> list[Runner]:
@@ -264,7 +270,7 @@ class Race:
         chain = Chain(self.problem, runner.strategy, seed, self.groups, runner.detail)
         self._run(chain, runner, turn, end)
         runner.strategy, runner.time_ns = chain.best, chain.state.best_time
-        runner.states.append(replace(chain.state, best_time=-1, current_time=-1))
+        runner.states.append(chain.state.ended())
 
     def _run(self, chain: Chain, runner: Runner, turn: Turn, end: float) -> None:
         begin = time.monotonic()
@@ -290,8 +296,8 @@ class Race:
     def _entry_of(self, runner: Runner) -> Entry:
         """What a runner has found; its start, if that is faster."""
         start = runner.entry
-        if not runner.states:
-            return start  # there was no time for it
+        if runner.strategy == start.strategy:
+            return start
         found = Entry.of(self.problem, start.name, runner.strategy, self.options.bundles)
         better = found.time_ns is not None and (
             start.time_ns is None or found.time_ns < start.time_ns

@@ -142,12 +142,13 @@ class Start:
         self._groups = tie_groups(problem)
         self.has_ties = options.tied and len(set(self._groups)) < len(self._groups)
         self._best = entry.strategy
-        self._best_time = -1 if entry.time_ns is None else entry.time_ns
+        self._best_time = entry.best_time
         self.local_optimum = False
         self._refuted = False  # what scouts found last, when it was priced
         self._chains: list[Chain] = []
         self._scouts: list[Chain] = []
         self._ended: list[ChainState] = []
+        self._made = 0  # chains so far
         self._priced: set[int] = set()  # times with bundles
 
     @property
@@ -167,7 +168,7 @@ class Start:
         return min((time for time in times if time >= 0), default=-1)
 
     @property
-    def best(self) -> ResolvedStrategy:
+    def strategy(self) -> ResolvedStrategy:
         """The fastest strategy of all chains."""
         self._keep_best()
         return self._best
@@ -229,12 +230,12 @@ class Start:
         chains = self._scouts if phase.scouted else self._chains
         if not chains:
             detail = "bundles" if phase.scouted else "transfers"
-            seed = self.seed + round(1000 * self.count * phase.begin) * phase.scouted
-            made = pool.map(
-                lambda i: Chain(self.problem, self._best, seed + i, self._groups, detail),
-                range(self.count),
-            )  # each begins with a simulation, which takes seconds of large problems
-            chains.extend(made)
+            seeds = range(self.seed + self._made, self.seed + self._made + self.count)
+            self._made += self.count
+            # Each begins with a simulation, which takes seconds of large problems.
+            chains += pool.map(
+                lambda seed: Chain(self.problem, self._best, seed, self._groups, detail), seeds
+            )
         elif self.options.exchange:
             for chain in chains:
                 if chain.state.best_time != self._best_time:
@@ -242,7 +243,7 @@ class Start:
         return chains
 
     def _end(self, chains: list[Chain]) -> None:
-        self._ended += [replace(chain.state, best_time=-1, current_time=-1) for chain in chains]
+        self._ended += [chain.state.ended() for chain in chains]
         chains.clear()
 
     def _keep_best(self) -> None:

@@ -186,7 +186,7 @@ void FlowBuilder::emit(int writer, const Cell& cell, Flow& flow) {
 }
 
 // What a transfer takes at least, if each of its links is free.
-static std::int64_t least_time(const MachineModel& machine, const Flow& flow, int t) {
+static std::int64_t passage_time(const MachineModel& machine, const Flow& flow, int t) {
   const Transfer& transfer = flow.transfers[t];
   const int end = flow.transfers[t + 1].first_hop;
   // The first hop of a bundle is the longest one, and the others run beside it.
@@ -215,7 +215,7 @@ void FlowBuilder::find_bounds(const std::vector<int>& reading_parts, Flow& flow)
   for (int t = 0; t < flow.transfer_count(); ++t) {
     const Transfer& transfer = flow.transfers[t];
     const Transfer& next = flow.transfers[t + 1];
-    const std::int64_t time = least_time(machine_, flow, t);
+    const std::int64_t time = passage_time(machine_, flow, t);
     least = std::min(least, time);
     // What comes to a task over one link comes one after the other, in whatever order. All of it
     // goes into the task's memory; where the last links differ, it may come at the same time.

@@ -35,22 +35,6 @@ constexpr std::int32_t kKept = 1 << 30;
 
 }  // namespace
 
-// Up the heap, from the end, past all that come later.
-void Simulation::push(std::int64_t ready, std::uint32_t task) {
-  // One comparison of 128 bits orders by time, then by task. Four children a node halve the depth
-  // of a binary heap, and stand in one or two cache lines.
-  const auto entry = (static_cast<unsigned __int128>(ready) << 32) | task;
-  std::size_t i = heap_.size();
-  heap_.push_back(entry);
-  while (i > 0) {
-    const std::size_t parent = (i - 1) / 4;
-    if (heap_[parent] <= entry) break;
-    heap_[i] = heap_[parent];
-    i = parent;
-  }
-  heap_[i] = entry;
-}
-
 // Task numbers, predecessors, loads: everything before the first event.
 void Simulation::lay_out(Timeline& line) {
   const auto& blocks = graph_.blocks();
@@ -133,7 +117,7 @@ void Simulation::deliver(Timeline& line, int launch, int part, std::int64_t time
   if (--pending_[task] > 0) return;
   // What is kept never comes here, see kKept.
   if (line.ready_time[task] < kept_until_) broken_ = true;
-  push(line.ready_time[task], task);
+  heap_.push(line.ready_time[task], task);
 }
 
 // Tells who waits for a task that it has ended: readers in the same memory, transfers' first hops,
@@ -164,7 +148,7 @@ void Simulation::finish_task(Timeline& line, int launch, int part, std::uint32_t
       if (ready < kept_until_) continue;
       line.ready_time[number] = ready;
       line.cause[number] = self;
-      push(ready, number);
+      heap_.push(ready, number);
     }
     if (!flow.bundle_of.empty()) begin_bundle(line, f, flow.bundle_of[writer], end, self);
   }
@@ -183,7 +167,7 @@ void Simulation::begin_bundle(Timeline& line, int f, int transfer, std::int64_t 
   const int last = line.first_hop[f] + flow.transfers[transfer + 1].first_hop;
   std::fill(line.ready_time.begin() + first, line.ready_time.begin() + last, bundle.time);
   std::fill(line.cause.begin() + first, line.cause.begin() + last, bundle.cause);
-  push(bundle.time, static_cast<std::uint32_t>(first));
+  heap_.push(bundle.time, static_cast<std::uint32_t>(first));
 }
 
 // All hops of a bundle, the first of which is taken from the heap. False: it is sure to take too
@@ -238,7 +222,7 @@ void Simulation::finish_hop(Timeline& line, int f, int hop, std::uint32_t task) 
     if (ready < kept_until_) return;
     line.ready_time[task + 1] = ready;
     line.cause[task + 1] = self;
-    push(ready, task + 1);
+    heap_.push(ready, task + 1);
     return;
   }
   arrive(line, f, transfer, line.end_time[task], self);
@@ -287,23 +271,7 @@ bool Simulation::give_up(Timeline& line) {
 bool Simulation::play(Timeline& line, std::int64_t limit, const std::vector<std::int64_t>* tails) {
   const int devices = graph_.problem().machine.devices();
   while (!heap_.empty()) {
-    const auto task = static_cast<std::uint32_t>(heap_[0]);
-    const unsigned __int128 moved = heap_.back();
-    heap_.pop_back();
-    const std::size_t n = heap_.size();
-    std::size_t i = 0;
-    while (4 * i + 1 < n) {
-      std::size_t least = 4 * i + 1;
-      const std::size_t end = std::min(least + 4, n);
-      for (std::size_t c = least + 1; c < end; ++c) {
-        if (heap_[c] < heap_[least]) least = c;
-      }
-      if (moved <= heap_[least]) break;
-      heap_[i] = heap_[least];
-      i = least;
-    }
-    if (n > 0) heap_[i] = moved;
-
+    const std::uint32_t task = heap_.pop();
     ++played_;
     const std::int32_t owner = owner_[task];
     int device;
@@ -365,7 +333,7 @@ bool Simulation::play_all(Timeline& line, std::int64_t limit,
                           const std::vector<std::int64_t>* tails) {
   if (line.iteration_time > limit) return give_up(line);
   for (int task = 0; task < line.first_task.back(); ++task) {
-    if (pending_[task] == 0) push(0, static_cast<std::uint32_t>(task));
+    if (pending_[task] == 0) heap_.push(0, static_cast<std::uint32_t>(task));
   }
   return play(line, limit, tails);
 }

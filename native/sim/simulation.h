@@ -10,6 +10,7 @@
 
 #include "sim/bundles.h"
 #include "sim/contention.h"
+#include "sim/event_heap.h"
 #include "sim/fused_launches.h"
 #include "sim/rounds.h"
 #include "sim/task_graph.h"
@@ -58,7 +59,6 @@ class Simulation {
   void finish_bundle(Timeline& line, int flow, int first);
   void arrive(Timeline& line, int flow, int transfer, std::int64_t end, Cause from);
   void deliver(Timeline& line, int launch, int part, std::int64_t time, Cause from);
-  void push(std::int64_t ready, std::uint32_t task);
   void serve(Timeline& line, std::uint32_t task, int device, std::int64_t exe_time);
   void start_task(Timeline& line, int launch, int part, std::uint32_t task);
 
@@ -68,8 +68,7 @@ class Simulation {
   Contention contention_;
   Rounds rounds_;
   Bundles bundles_;
-  // (ready_time, task) in one number each: a heap of four children.
-  std::vector<unsigned __int128> heap_;
+  EventHeap heap_;
   std::vector<std::int32_t> pending_;    // a task: predecessors that have not ended
   std::vector<std::int32_t> owner_;      // a task: its launch, or ~flow
   std::vector<std::int32_t> crossings_;  // a task of a launch: dependencies on other devices' tasks

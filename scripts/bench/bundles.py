@@ -62,18 +62,18 @@ def compared(pair: Pair, count: int, seconds: float) -> dict[str, Any]:
     tasks: dict[str, list[float]] = {detail: [] for detail in DETAILS}
     best: tuple[float, ResolvedStrategy] | None = None
     for strategy in passed(problem, count):
-        if judge(problem, strategy).time_ns is None:
-            continue  # it does not fit into memory
         for detail in DETAILS:
             begin = time.perf_counter()
             judged = judge(problem, strategy, 0, detail)
+            if judged.time_ns is None:
+                break  # it does not fit into memory, whatever is looked at
             took[detail].append(time.perf_counter() - begin)
-            assert judged.time_ns is not None
             times[detail].append(judged.time_ns)
             tasks[detail].append(judged.tasks)
-        exact = times["transfers"][-1]
-        if best is None or exact < best[0]:
-            best = exact, strategy
+        else:
+            exact = times["transfers"][-1]
+            if best is None or exact < best[0]:
+                best = exact, strategy
     assert best is not None
     speed = {}
     for detail in DETAILS:

@@ -2,10 +2,10 @@
 
     python scripts/bench/small_problems.py [--graphs 500] [--budget 2s] [--seed 0]
 
-Random graphs of two to eight operators (products, sums, activations, soft maxima, losses among
-them) on two and on three devices, reductions allowed. Each is searched as `flexlegion.search` does;
-told are how many were proved to be at their optimum, and of the others, how far they were from what
-an exhaustive search of a minute proves.
+Random graphs of few operators (products, sums, joins, activations, losses among them) on two and on
+three devices, reductions allowed. Each is searched as `flexlegion.search` does; told are how many
+were proved to be at their optimum, and of the others, how far they were from what an exhaustive
+search of a minute proves.
 """
 
 from __future__ import annotations
@@ -15,6 +15,11 @@ import random
 import statistics
 import sys
 import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"))
+
+from small_models import small_model  # type: ignore[import-not-found]
 
 import flexlegion as fl
 from flexlegion.analysis.setting import network_of
@@ -22,27 +27,6 @@ from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.profiling.machines import load_machine
 from flexlegion.searches.budget import seconds_of
 from flexlegion.searches.exhaustive import exhaustive
-
-
-def drawn(rng: random.Random) -> fl.Model:
-    """A model of two to eight operators, of which the last is the loss."""
-    model = fl.Model(rng.choice([4, 16, 64, 256]))
-    widths = [8, 64, 512, 2048]
-    tensors = [model.input((rng.choice(widths),), name="x")]
-    for _ in range(rng.randint(1, 5)):
-        tensor = rng.choice(tensors[-3:])
-        alike = [other for other in tensors if other.shape == tensor.shape and other is not tensor]
-        kind = rng.choice(["dense", "dense", "relu", "softmax", "add"])
-        if kind == "add" and alike:
-            tensors.append(model.add([tensor, rng.choice(alike)]))
-        elif kind == "relu":
-            tensors.append(model.relu(tensor))
-        elif kind == "softmax":
-            tensors.append(model.softmax(tensor))
-        else:
-            tensors.append(model.dense(tensor, rng.choice(widths)))
-    model.set_outputs(model.dense(tensors[-1], 8))
-    return model
 
 
 def main() -> int:
@@ -54,7 +38,7 @@ def main() -> int:
     rng = random.Random(args.seed)
     proved, seconds, off = 0, [], []
     for number in range(args.graphs):
-        model, devices = drawn(rng), 2 + number % 2
+        model, devices = small_model(rng, (4, 16, 64, 256), (8, 64, 512, 2048), 5), 2 + number % 2
         begin = time.monotonic()
         found = fl.search(
             model, f"p100x{devices}", seconds_of(args.budget), loss="mean_squared_error"

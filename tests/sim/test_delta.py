@@ -8,12 +8,7 @@ from __future__ import annotations
 import zlib
 
 import pytest
-from deltas import OWN, SMALL, Case, Counts, run
-
-SHALLOW = [name for name in (*SMALL, *OWN) if name not in ("inception_v3", "resnet101")]
-
-# Networks that compute each sample by itself, so that there can be micro-batches of them.
-APART = ("mlp", "alexnet", "nmt", "rnnlm", "transformer", "images", "sequences", "tables")
+from deltas import APART, SHALLOW, Case, Counts, run
 
 # (cases, proposals to each): small machines thoroughly, large ones at least once.
 PLAN = [

@@ -62,6 +62,10 @@ OWN = {
         for name in ("several", "arithmetic", "reductions", "frozen", "enlarged")
     },
 }
+# Task graphs of the others are ten times as large.
+SHALLOW = [name for name in (*SMALL, *OWN) if name not in ("inception_v3", "resnet101")]
+# Networks that compute each sample by itself, so that there can be micro-batches of them.
+APART = ("mlp", "alexnet", "nmt", "rnnlm", "transformer", "images", "sequences", "tables")
 LOSSES = {"several": NETWORKS["several"].loss}  # of others, cross-entropy
 
 # CPUs of a socket share its memory.
