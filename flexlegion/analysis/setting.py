@@ -19,7 +19,8 @@ from flexlegion.cost.profile_db import ProfileDB, default_path
 from flexlegion.graph.graph import Operator
 from flexlegion.graph.operator_type import DimKind
 from flexlegion.known_strategies import AnyStrategy, granularity_of, named, read_strategy
-from flexlegion.machine.topology import Device, Topology
+from flexlegion.machine.parts import Device
+from flexlegion.machine.topology import Topology
 from flexlegion.model.model import Model
 from flexlegion.networks.network import Network
 from flexlegion.networks.references import load_model

@@ -28,7 +28,7 @@ from flexlegion.graph.graph import Operator
 from flexlegion.graph.operator_type import Family
 from flexlegion.graph.tensor import NARROW
 from flexlegion.machine.efficiency import Efficiency
-from flexlegion.machine.topology import Device
+from flexlegion.machine.parts import Device
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,7 +8,7 @@ from functools import cache
 
 from flexlegion.machine.efficiency import Efficiency, of_kind
 from flexlegion.machine.files import shipped
-from flexlegion.machine.topology import Device
+from flexlegion.machine.parts import Device
 
 
 def efficiency_of(device: Device) -> Efficiency:

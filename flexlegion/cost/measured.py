@@ -22,7 +22,7 @@ from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.cost.records import TaskKey, Times
 from flexlegion.graph.graph import Operator
 from flexlegion.graph.tensor import NARROW
-from flexlegion.machine.topology import Device
+from flexlegion.machine.parts import Device
 from flexlegion.objective.precision import DEFAULT
 
 if TYPE_CHECKING:

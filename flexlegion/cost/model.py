@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING
 
 from flexlegion.graph.graph import Operator
-from flexlegion.machine.topology import Device
+from flexlegion.machine.parts import Device
 
 if TYPE_CHECKING:
     import numpy as np

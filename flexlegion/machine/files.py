@@ -1,4 +1,4 @@
-"""Machine files: kinds of devices and links, one node, how many of it, the network between them.
+"""Machine files: kinds of devices and links, nodes, how many of each, the network between them.
 
 A file stays as small as that for any number of nodes; `Machine.topology` expands it. The machines
 in ``platforms/`` go by names such as ``p100x8``: as many GPUs of as few nodes as possible.
@@ -7,9 +7,9 @@ in ``platforms/`` go by names such as ``p100x8``: as many GPUs of as few nodes a
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,10 @@ from flexlegion.base.documents import Section, read_json
 from flexlegion.base.errors import UserError
 from flexlegion.base.quoting import shown
 from flexlegion.base.suggestions import did_you_mean
-from flexlegion.machine.efficiency import Efficiency, parse_efficiency
-from flexlegion.machine.topology import Device, Link, Switch, Topology, check_graph
+from flexlegion.machine.description import DeviceType, Grid, LinkType, Machine, NodeDevice, NodeKind
+from flexlegion.machine.efficiency import parse_efficiency
+from flexlegion.machine.routes import check_graph
+from flexlegion.machine.topology import Topology
 
 SCHEMA_VERSION = 1
 PLATFORMS = Path(__file__).with_name("platforms")
@@ -26,186 +28,17 @@ KINDS = ("gpu", "cpu")
 PRECISIONS = ("float64", "float32", "tfloat32", "float16", "bfloat16", "float8")
 
 # More than any machine that one trains on; a number too many should not fill the memory.
-MAX_NODES = 1024
-MAX_DEVICES = 4096
-MAX_PARTS = 65536  # links, switches
+MAX_NODES = 16384
+MAX_DEVICES = 65536
+MAX_PARTS = 262144  # links, switches
 MAX_RATE = 10**18
 MAX_BYTES = 10**15
 MAX_LATENCY_NS = 10**12
+MAX_EXTENT = 32  # of a torus: routes are short
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,39}")
+_END = re.compile(rf"{_NAME.pattern}|[A-Za-z][A-Za-z0-9_.:-]{{0,38}}:\*")
 _DEVICE = re.compile(r"(gpu|cpu):[0-9]+")
-
-
-@dataclass(frozen=True)
-class DeviceType:
-    """What all devices of a type have in common; see `flexlegion.machine.topology.Device`."""
-
-    kind: str
-    model: str
-    memory_bytes: int
-    peak_flops: Mapping[str, int]
-    memory_bandwidth: int
-    efficiency: Efficiency | None
-    source: str
-
-
-@dataclass(frozen=True)
-class LinkType:
-    """What all links of a type have in common; see `flexlegion.machine.topology.Link`."""
-
-    bandwidth: int
-    latency_ns: int
-    shared: bool
-    source: str
-
-
-@dataclass(frozen=True)
-class NodeDevice:
-    """A device of every node; a memory of its own bears its name in the node, as ``gpu:0``."""
-
-    kind: str
-    number: int
-    type: str
-    memory: str
-
-    @property
-    def name(self) -> str:
-        """Its name in the node."""
-        return f"{self.kind}:{self.number}"
-
-
-@dataclass(frozen=True)
-class Machine:
-    """A parsed machine file.
-
-    Parameters
-    ----------
-    name
-        For people.
-    where
-        The file, for messages.
-    description
-        A line.
-    nodes
-        How many nodes it has at most.
-    device_types, link_types
-        By name.
-    node_devices, node_switches
-        The vertices of every node.
-    node_links
-        (end, end, type) in every node.
-    node_routes
-        Stated routes in every node: the vertices they pass.
-    network_switches
-        The vertices between nodes.
-    network_links
-        (end, end, type); an end in a node means one link for every node.
-    """
-
-    name: str
-    where: str
-    description: str
-    nodes: int
-    device_types: Mapping[str, DeviceType]
-    link_types: Mapping[str, LinkType]
-    node_devices: tuple[NodeDevice, ...]
-    node_switches: tuple[str, ...]
-    node_links: tuple[tuple[str, str, str], ...]
-    node_routes: tuple[tuple[str, ...], ...]
-    network_switches: tuple[str, ...]
-    network_links: tuple[tuple[str, str, str], ...]
-
-    @property
-    def gpus_per_node(self) -> int:
-        """GPUs of a node."""
-        return sum(self.device_types[d.type].kind == "gpu" for d in self.node_devices)
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The numbers of GPUs that can be used: a part of one node, or all of some nodes."""
-        each = self.gpus_per_node
-        if each == 0:
-            return ()
-        return (*range(1, each), *range(each, each * self.nodes + 1, each))
-
-    def topology(self, gpus: int | None = None) -> Topology:
-        """The expanded machine.
-
-        Parameters
-        ----------
-        gpus
-            How many GPUs to use, one of `sizes`; all by default.
-
-        Raises
-        ------
-        UserError
-            If it cannot have that many, or its devices cannot reach each other.
-        """
-        each = self.gpus_per_node
-        nodes, name = self.nodes, self.name
-        if gpus is not None:
-            if gpus not in self.sizes:
-                parts = f"1 to {each}" if each > 1 else "1"
-                more = f", or a multiple of {each} up to {each * nodes}" if nodes > 1 else ""
-                raise UserError(
-                    f"{self.where}: cannot use {gpus} GPUs of this machine; use {parts}{more}"
-                )
-            nodes, name = -(-gpus // each), f"{name}x{gpus}"
-            each = min(each, gpus)
-        used = [d for d in self.node_devices if d.kind != "gpu" or d.number < each]
-        places = [self._places(used, node) for node in range(nodes)]
-        local = {d.memory for d in used} | set(self.node_switches)
-        links, routes = [], []
-        for at in places:
-            for a, b, kind in self.node_links:
-                if a in local and b in local:
-                    links.append(self._link(at[a], at[b], kind))
-            routes += [[at[v] for v in r] for r in self.node_routes if local.issuperset(r)]
-        for a, b, kind in self.network_links:
-            inside = [end for end in (a, b) if end not in self.network_switches]
-            if local.issuperset(inside):
-                for at in places if inside else places[:1]:
-                    links.append(self._link(at.get(a, a), at.get(b, b), kind))
-        devices = [self._device(d, node, at) for node, at in enumerate(places) for d in used]
-        return Topology(
-            name,
-            sorted(devices, key=lambda device: device.kind),  # as `Devices.of` counts them
-            links,
-            [
-                *(Switch(at[s], n) for n, at in enumerate(places) for s in self.node_switches),
-                *map(Switch, self.network_switches),
-            ],
-            routes,
-            description=self.description,
-            where=self.where,
-        )
-
-    def _places(self, used: Sequence[NodeDevice], node: int) -> dict[str, str]:
-        """What a node's devices, memories and switches are called on the whole machine."""
-        each = Counter(device.kind for device in used)
-        names = {device.memory: f"node:{node}/{device.memory}" for device in used}
-        names |= {switch: f"node:{node}/{switch}" for switch in self.node_switches}
-        return names | {d.name: f"{d.kind}:{node * each[d.kind] + d.number}" for d in used}
-
-    def _device(self, device: NodeDevice, node: int, at: Mapping[str, str]) -> Device:
-        type_ = self.device_types[device.type]
-        return Device(
-            at[device.name],
-            type_.kind,
-            type_.model,
-            node,
-            at[device.memory],
-            type_.memory_bytes,
-            type_.peak_flops,
-            type_.memory_bandwidth,
-            type_.efficiency,
-        )
-
-    def _link(self, a: str, b: str, kind: str) -> Link:
-        type_ = self.link_types[kind]
-        name = f"{kind} {a} - {b}"
-        return Link(name, kind, a, b, type_.bandwidth, type_.latency_ns, type_.shared)
 
 
 def shipped() -> dict[str, Machine]:
@@ -271,19 +104,19 @@ def read_machine(path: str | Path, name: str, where: str | None = None) -> Machi
 
 def parse_machine(document: Any, name: str, where: str) -> Machine:
     """A machine from a file's content; see `read_machine`."""
-    top = Section.of(
-        document,
-        where,
-        ["schema_version", "description", "nodes", "device_types", "link_types", "node"],
-        ["source", "network"],
-    )
+    several = isinstance(document, dict) and isinstance(document.get("node"), list)
+    keys = ["schema_version", "description", "nodes", "device_types", "link_types", "node"]
+    optional = ["source", "network"]
+    if several:
+        keys.remove("nodes")
+        optional.append("nodes")
+    top = Section.of(document, where, keys, optional)
     version = top.values["schema_version"]
     if type(version) is not int or version != SCHEMA_VERSION:
         raise UserError(
             f"{where}: schema_version is {shown(version)}, but this program reads {SCHEMA_VERSION}"
         )
     top.text("source")
-    nodes = top.integer("nodes", 1, MAX_NODES)
     device_types = {
         key: _device_type(value, key, f"{where}: device type {_name_of(key, where)}")
         for key, value in top.entries("device_types").items()
@@ -292,53 +125,128 @@ def parse_machine(document: Any, name: str, where: str) -> Machine:
         key: _link_type(value, f"{where}: link type {_name_of(key, where)}")
         for key, value in _object(top, "link_types").items()
     }
-    node = Section.of(
-        top.values["node"], f"{where}: node", ["devices"], ["switches", "links", "routes"]
-    )
-    devices = _node_devices(node, device_types, nodes)
-    memories = list(dict.fromkeys(device.memory for device in devices))
-    switches = _switches(node)
-    links = _links(node, link_types)
-    routes = tuple(_route(route, node.where) for route in node.items("routes"))
-    ends = [(a, b) for a, b, _ in links]
-    check_graph(memories, switches, ends, routes, node.where)
+    kinds = _node_kinds(top, device_types, link_types)
     network = Section.of(
-        top.values.get("network", {}), f"{where}: network", [], ["switches", "links"]
+        top.values.get("network", {}), f"{where}: network", [], ["switches", "links", "torus"]
     )
-    between = _switches(network)
-    outside = _links(network, link_types)
-    check_graph([*memories, *switches], between, [(a, b) for a, b, _ in outside], [], network.where)
+    between = _network_switches(network)
+    vertices = dict.fromkeys(v for k in kinds for v in (*_memories(k.devices), *k.switches))
+    outside = _links(network, link_types, [*vertices, *between])
+    check_graph(vertices, between, [(a, b) for a, b, _ in outside], [], network.where)
     for a, b, _ in outside:
         if a not in between and b not in between:
             raise UserError(
                 f"{network.where}: link {a} - {b}: both ends are in a node; one has to be a "
                 "switch of the network"
             )
+    torus = None
+    if "torus" in network.values:
+        torus = _torus(network, kinds, link_types)
+        if between or outside:
+            raise UserError(
+                f"{network.where}: a torus joins all nodes; leave its switches and links out"
+            )
     sizes = {
-        "links": len(links) + len(outside),
-        "switches": len(switches) + len(between),
-        "vertices on stated routes": sum(map(len, routes)),
+        "links": sum(k.count * (len(k.links) + len(outside)) for k in kinds),
+        "switches": sum(k.count * (len(k.switches) + len(between)) for k in kinds),
+        "vertices on stated routes": sum(k.count * sum(map(len, k.routes)) for k in kinds),
     }
     for what, size in sizes.items():
-        if nodes * size > MAX_PARTS:
+        if size > MAX_PARTS:
             raise UserError(
-                f"{where}: {nodes} nodes have {nodes * size} {what}; a machine has at most "
-                f"{MAX_PARTS}"
+                f"{where}: {sum(k.count for k in kinds)} nodes have {size} {what}; a machine has "
+                f"at most {MAX_PARTS}"
             )
     return Machine(
         name,
         where,
         top.text("description"),
-        nodes,
         device_types,
         link_types,
-        devices,
-        switches,
-        links,
-        routes,
+        kinds,
         between,
         outside,
+        torus,
     )
+
+
+def _node_kinds(
+    top: Section, device_types: Mapping[str, DeviceType], link_types: Mapping[str, LinkType]
+) -> tuple[NodeKind, ...]:
+    """Nodes that are alike, or a list of several kinds."""
+    several = isinstance(top.values["node"], list)
+    values = top.items("node") if several else [top.values["node"]]
+    if not values:
+        raise UserError(f"{top.where}: 'node' is empty; a machine has at least one kind of nodes")
+    if several and "nodes" in top.values:
+        raise UserError(
+            f"{top.where}: leave 'nodes' out where 'node' is a list; each entry has a 'count'"
+        )
+    kinds: list[NodeKind] = []
+    for position, value in enumerate(values):
+        where = f"{top.where}: node" + f" {position}" * several
+        keys = ["count", "devices"] if several else ["devices"]
+        node = Section.of(value, where, keys, ["switches", "links", "routes"])
+        count = (node if several else top).integer("count" if several else "nodes", 1, MAX_NODES)
+        others = sum(kind.count * len(kind.devices) for kind in kinds)
+        devices = _node_devices(node, device_types, count, others)
+        switches = _switches(node)
+        vertices = [*_memories(devices), *switches]
+        links = _links(node, link_types, vertices)
+        routes = tuple(_route(route, where) for route in node.items("routes"))
+        check_graph(_memories(devices), switches, [(a, b) for a, b, _ in links], routes, where)
+        kinds.append(NodeKind(count, devices, switches, links, routes))
+    if (nodes := sum(kind.count for kind in kinds)) > MAX_NODES:
+        raise UserError(f"{top.where}: has {nodes} nodes; a machine has at most {MAX_NODES}")
+    return tuple(kinds)
+
+
+def _memories(devices: Sequence[NodeDevice]) -> list[str]:
+    return list(dict.fromkeys(device.memory for device in devices))
+
+
+def _network_switches(network: Section) -> dict[str, int | None]:
+    """Of each switch between nodes, how many nodes share one; None: all."""
+    found: dict[str, int | None] = {}
+    for position, value in enumerate(network.items("switches")):
+        span = None
+        if isinstance(value, dict):
+            where = f"{network.where}: entry {position} of 'switches'"
+            entry = Section.of(value, where, ["name", "nodes"], [])
+            value, span = entry.values["name"], entry.integer("nodes", 1, MAX_NODES)
+        name = _name_of(value, f"{network.where}: switches")
+        _no_device_name(name, f"{network.where}: switches")
+        if name in found:
+            raise UserError(
+                f"{network.where}: the name {name} stands for more than one switch; rename one"
+            )
+        found[name] = span
+    spans = sorted({span for span in found.values() if span is not None})
+    for small, large in pairwise(spans):
+        if large % small:
+            raise UserError(
+                f"{network.where}: switches of {small} and of {large} nodes; groups have to be "
+                f"made of whole smaller ones, so take a multiple of {small}"
+            )
+    return found
+
+
+def _torus(network: Section, kinds: Sequence[NodeKind], types: Mapping[str, LinkType]) -> Grid:
+    where = f"{network.where}: torus"
+    entry = Section.of(network.values["torus"], where, ["switch", "shape", "link"], [])
+    switch, link, shape = (entry.values[key] for key in ("switch", "link", "shape"))
+    known = set(kinds[0].switches).intersection(*(kind.switches for kind in kinds))
+    if switch not in known:
+        raise entry.fail("switch", f"a switch of every node: {', '.join(sorted(known)) or 'none'}")
+    if not isinstance(link, str) or link not in types:
+        raise entry.fail("link", f"one of {', '.join(types)}")
+    nodes = sum(kind.count for kind in kinds)
+    whole = [type(n) is int and 1 <= n <= MAX_EXTENT for n in entry.items("shape")]
+    if not 1 <= len(whole) <= 6 or not all(whole) or prod(shape) != nodes:
+        raise entry.fail(
+            "shape", f"up to 6 extents from 1 to {MAX_EXTENT} whose product is {nodes}, the nodes"
+        )
+    return Grid(switch, tuple(shape), tuple(shape), link)
 
 
 def _name_of(value: Any, where: str) -> str:
@@ -391,9 +299,9 @@ def _link_type(value: Any, where: str) -> LinkType:
 
 
 def _node_devices(
-    node: Section, types: Mapping[str, DeviceType], nodes: int
+    node: Section, types: Mapping[str, DeviceType], nodes: int, others: int
 ) -> tuple[NodeDevice, ...]:
-    """The devices of a node, numbered within it for each kind."""
+    """The devices of a node, numbered within it for each kind; other nodes have so many."""
     counts = dict.fromkeys(KINDS, 0)
     devices: list[NodeDevice] = []
     sizes: dict[str, int] = {}
@@ -414,10 +322,10 @@ def _node_devices(
                     "bytes before; give types that share a memory the same 'memory_bytes'"
                 )
         count = entry.integer("count", 1, MAX_DEVICES)
-        if nodes * (len(devices) + count) > MAX_DEVICES:
+        if (every := others + nodes * (len(devices) + count)) > MAX_DEVICES:
             raise UserError(
-                f"{where}: {nodes} nodes have at least {nodes * (len(devices) + count)} devices; a "
-                f"machine has at most {MAX_DEVICES}"
+                f"{where}: so far the machine has {every} devices; it can have at most "
+                f"{MAX_DEVICES}"
             )
         for _ in range(count):
             number = counts[kind]
@@ -440,22 +348,46 @@ def _no_device_name(name: str, where: str) -> None:
         raise UserError(f"{where}: {name} is a name for devices only; choose another")
 
 
-def _links(section: Section, types: Mapping[str, LinkType]) -> tuple[tuple[str, str, str], ...]:
-    """Links as a file has them: ``["gpu:0", "gpu:1", "nvlink"]``."""
+def _links(
+    section: Section, types: Mapping[str, LinkType], vertices: Sequence[str]
+) -> tuple[tuple[str, str, str], ...]:
+    """Links as a file has them: ``["gpu:0", "gpu:1", "nvlink"]``; ``gpu:*``: all numbers."""
     links = []
     for link in section.items("links"):
-        if not _names(link) or len(link) != 3:
+        if not isinstance(link, list) or len(link) != 3 or not _names([*link[:2]], _END):
             raise UserError(
                 f"{section.where}: a link has to be a list of two ends and a link type, as in "
                 f'["gpu:0", "gpu:1", "nvlink"], but is {shown(link)}'
             )
-        if link[2] not in types:
+        a, b, type_ = link
+        if not isinstance(type_, str) or type_ not in types:
             raise UserError(
-                f"{section.where}: link {link[0]} - {link[1]}: unknown link type {shown(link[2])}; "
+                f"{section.where}: link {a} - {b}: unknown link type {shown(type_)}; "
                 f"the choices are {', '.join(types) or 'none, so add it to link_types'}"
             )
-        links.append((link[0], link[1], link[2]))
+        links += [(*ends, type_) for ends in _each(a, b, vertices, section.where)]
     return tuple(links)
+
+
+def _each(a: str, b: str, vertices: Sequence[str], where: str) -> Iterator[tuple[str, str]]:
+    """The links that one with ``*`` stands for: one for each number that all its ends have."""
+    if "*" not in a + b:
+        yield a, b
+        return
+    its = a if "*" in a else b
+    numbers = [
+        vertex.removeprefix(its[:-1])
+        for vertex in vertices
+        if vertex.startswith(its[:-1]) and vertex.removeprefix(its[:-1]).isdecimal()
+    ]
+    ends = [(a.replace("*", number), b.replace("*", number)) for number in numbers]
+    ends = [pair for pair in ends if set(vertices).issuperset(pair)]
+    if not ends:
+        raise UserError(
+            f"{where}: link {a} - {b}: there is nothing of these names; * stands for all numbers, "
+            "the same at both ends"
+        )
+    yield from ends
 
 
 def _route(route: Any, where: str) -> tuple[str, ...]:
@@ -467,8 +399,8 @@ def _route(route: Any, where: str) -> tuple[str, ...]:
     return tuple(route)
 
 
-def _names(value: Any) -> bool:
+def _names(value: Any, pattern: re.Pattern[str] = _NAME) -> bool:
     """Whether it is a list of texts that can be names."""
     return isinstance(value, list) and all(
-        isinstance(name, str) and _NAME.fullmatch(name) for name in value
+        isinstance(name, str) and pattern.fullmatch(name) for name in value
     )

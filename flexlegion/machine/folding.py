@@ -12,7 +12,8 @@ from typing import Any
 
 from flexlegion.base.errors import UserError
 from flexlegion.machine.files import MAX_NODES, SCHEMA_VERSION
-from flexlegion.machine.topology import Device, Link, Switch, Topology
+from flexlegion.machine.parts import Device, Link, Switch
+from flexlegion.machine.topology import Topology
 
 Json = dict[str, Any]
 

@@ -10,8 +10,9 @@ from rich.text import Text
 from rich.tree import Tree
 
 from flexlegion.console.text import printed, table
-from flexlegion.machine.files import Machine
-from flexlegion.machine.topology import Device, Hop, Link, Topology
+from flexlegion.machine.description import Machine
+from flexlegion.machine.parts import Device, Hop, Link
+from flexlegion.machine.topology import Topology
 
 Json = dict[str, Any]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 from flexlegion.bindings.native import Arrays, enumeration, names
@@ -26,6 +27,11 @@ def to_native(
         The machine.
     """
     sums, sharding = enumeration("fl_sums"), enumeration("fl_sharding")
+
+    @cache
+    def numbers(its: tuple[str, ...]) -> Any:  # most operators are on the same devices
+        return array("int32_t", [devices.number(name) for name in its])
+
     entries = [
         {
             "op": operator,
@@ -37,7 +43,7 @@ def to_native(
             "again": config.again,
             "sharding": sharding[config.sharding],
             "degrees": array("int32_t", config.degrees),
-            "devices": array("int32_t", [devices.number(name) for name in config.devices]),
+            "devices": numbers(tuple(config.devices)),
         }
         for operator, config in configs
     ]

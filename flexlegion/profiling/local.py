@@ -20,8 +20,9 @@ from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.cost.records import DeviceRates
 from flexlegion.graph.graph import Graph
 from flexlegion.machine.devices import Devices
+from flexlegion.machine.parts import Device
 from flexlegion.machine.running import RunningMachine, all_gather, running_machine
-from flexlegion.machine.topology import Device, Topology
+from flexlegion.machine.topology import Topology
 from flexlegion.ops.dense import Dense
 from flexlegion.plan.plan import Plan
 from flexlegion.profiling.gpus import library_of, running_gpus

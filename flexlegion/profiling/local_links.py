@@ -20,8 +20,8 @@ import numpy as np
 from flexlegion.base.errors import UserError
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.cost.records import LinkRates
+from flexlegion.machine.parts import Link, Switch
 from flexlegion.machine.running import RunningMachine, all_gather, running_machine
-from flexlegion.machine.topology import Link, Switch
 from flexlegion.profiling import transport
 from flexlegion.profiling.gpus import running_gpus
 from flexlegion.profiling.timing import fit_linear, round_trips

@@ -22,8 +22,9 @@ from flexlegion.cost.records import Sample, TaskKey
 from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.tensor import Tensor
 from flexlegion.machine.devices import Devices
+from flexlegion.machine.parts import Device
 from flexlegion.machine.running import all_gather, running_machine
-from flexlegion.machine.topology import Device, Topology
+from flexlegion.machine.topology import Topology
 from flexlegion.objective.optimizers import SGD, Optimizer
 from flexlegion.objective.precision import DEFAULT
 from flexlegion.ops.dense import Dense

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flexlegion.base.files import write_text
-from flexlegion.machine.topology import Hop, Topology
+from flexlegion.machine.parts import Hop
+from flexlegion.machine.topology import Topology
 
 NETWORK = "network"
 

@@ -90,7 +90,8 @@ def memory_excess(strategy: ResolvedStrategy, timeline: Timeline) -> str | None:
 
 def time_excess(timeline: Timeline) -> str | None:
     """A sentence on a task or transfer that takes longer than is simulated; None: none does."""
-    if not len(timeline.tasks):
+    # A place is busy for as long as the longest of its tasks, at least.
+    if max(timeline.load_ns.values()) < MAX_TIME_NS:
         return None
     longest = timeline.tasks[timeline.tasks["exe_time"].argmax()]
     if longest["exe_time"] < MAX_TIME_NS:

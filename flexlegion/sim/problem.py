@@ -18,10 +18,12 @@ from flexlegion.cost.model import (
 from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.operator_type import DimKind
 from flexlegion.graph.tensor import STATE_BYTES, Tensor
-from flexlegion.machine.topology import Device, Topology
+from flexlegion.machine.parts import Device
+from flexlegion.machine.topology import Topology
 from flexlegion.plan import native_graph
 from flexlegion.plan.native_strategy import from_native, to_native
 from flexlegion.plan.passes import LINEAR_PASSES, TASK_PASSES
+from flexlegion.sim.native_machine import machine_of
 from flexlegion.strategy.configuration import SPLIT, ParallelConfig, splits
 from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
 from flexlegion.strategy.strategy import ResolvedStrategy, Strategy
@@ -34,10 +36,6 @@ Degrees = tuple[int, ...]
 
 # Longer times are cut to this, as native/sim/machine_model.h does with transfers.
 MAX_TIME_NS = 10_000_000_000_000
-# A simulation has a route for each pair of memories: for these, a million, in some ten seconds.
-MAX_SIMULATED = 1024
-
-
 # What native code takes at most.
 MAX_CONTENTION = 100_000
 
@@ -138,11 +136,6 @@ class Problem:
         dimensions: Collection[DimKind] = SPLIT,
         space: Space | None = None,
     ) -> None:
-        if len(topology.memories) > MAX_SIMULATED:
-            raise UserError(
-                f"machine {topology.name} has {len(topology.memories):,} memories of devices, but "
-                f"at most {MAX_SIMULATED:,} can be simulated; take fewer nodes of it"
-            )
         self.graph = graph
         self.topology = topology
         self.costs = costs
@@ -160,12 +153,13 @@ class Problem:
         lib, ffi = self.core.lib, self.core.ffi
         self._like = self._classes()
         array, facts = Arrays(), ffi.new("fl_graph_facts *")
+        rates = [self._rates(kind) for kind in self.kinds]
         room = [] if space is None else [space.room(graph, topology)]
         self.handle = ffi.gc(
             self.core.check(
                 lib.fl_problem_create(
                     native_graph.to_native(array, graph, outputs, granularity, topology.names),
-                    array("fl_machine", [self._machine(array)]),
+                    array("fl_machine", [machine_of(topology, self.kind_of_device, rates, array)]),
                     self._like,
                     optimizer_states,
                     clips,
@@ -338,6 +332,9 @@ class Problem:
         for operator in self.graph.operators:
             config = strategy[operator.name]
             self.prepare(operator, config.degrees)
+            if len(self.kinds) == 1:  # then all devices are alike
+                counts[self.source_of(operator, config.degrees, 0)] += len(config.devices)
+                continue
             for device in config.devices:
                 counts[self.source_of(operator, config.degrees, self.devices.number(device))] += 1
         return counts
@@ -395,41 +392,6 @@ class Problem:
             contention = int(thousandths(cost.contention))
             rates[pass_] = (cost.overhead_ns, cost.bytes_per_second, contention)
         return rates
-
-    def _machine(self, array: Arrays) -> dict[str, Any]:
-        """The topology as the header's ``fl_machine``."""
-        topology = self.topology
-        number = {memory: i for i, memory in enumerate(self.memories)}
-        user_of = {device.memory: device.name for device in reversed(topology.devices)}
-        capacity = {device.memory: device.memory_bytes for device in topology.devices}
-        channels = {channel: i for i, channel in enumerate(topology.channels)}
-        bandwidths, latencies = [1] * len(channels), [0] * len(channels)
-        routes: list[int] = []
-        lengths: list[int] = []
-        for source in self.memories:
-            for destination in self.memories:
-                route = topology.route(user_of[source], user_of[destination])
-                lengths.append(len(route))
-                for hop in route:
-                    channel = channels[hop.channel]
-                    bandwidths[channel] = hop.link.bandwidth
-                    latencies[channel] = hop.link.latency_ns
-                    routes.append(channel)
-        return {
-            "n_devices": len(topology.devices),
-            "memory_of": array("int32_t", [number[device.memory] for device in topology.devices]),
-            "kind_of": array("int32_t", self.kind_of_device),
-            "kinds": len(self.kinds),
-            "rates": array("fl_rates", [self._rates(kind) for kind in self.kinds]),
-            "n_links": len(channels),
-            "bandwidth": array("int64_t", bandwidths),
-            "latency": array("int64_t", latencies),
-            "memories": len(self.memories),
-            "capacity": array("int64_t", [capacity[memory] for memory in self.memories]),
-            "route_lengths": array("int32_t", lengths),
-            "n_routes": len(routes),
-            "routes": array("int32_t", routes),
-        }
 
     @property
     def least_bytes(self) -> int:

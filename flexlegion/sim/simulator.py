@@ -7,8 +7,8 @@ strategy and tries changes of it, by the delta algorithm or by the full one, wit
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -48,10 +48,8 @@ class Timeline:
         The sum over all devices.
     crossings
         Dependencies between tasks of two devices that share a memory.
-    tasks
-        A row a task (the header's ``fl_task``): normal tasks, launch by launch, then communication
-        tasks. Of a communication task, pass, index and part name its writer; `index` is an
-        operator's number, or for a load a tensor's; `hop` is -1 for a normal task.
+    simulated
+        Gives `tasks`.
     peak_memory_bytes
         Of each memory, the most that it holds at one time of what is still needed. Nothing is
         decided by it.
@@ -72,11 +70,21 @@ class Timeline:
     bytes_moved: int
     computation_time_ns: int
     crossings: int
-    tasks: npt.NDArray[Any]
+    simulated: Callable[[], npt.NDArray[Any]] = field(repr=False)
     peak_memory_bytes: dict[str, int]
     allocated_bytes: dict[str, int]
     load_ns: dict[str, int]
     contents_bytes: dict[str, dict[str, int]]
+
+    @cached_property
+    def tasks(self) -> npt.NDArray[Any]:
+        """A row a task (the header's ``fl_task``); of large machines, there are tens of millions.
+
+        Normal tasks, launch by launch, then communication tasks. Of a communication task, pass,
+        index and part name its writer; `index` is an operator's number, or for a load a tensor's;
+        `hop` is -1 for a normal task.
+        """
+        return self.simulated()
 
     @property
     def load_balance(self) -> float:
@@ -96,13 +104,20 @@ class Timeline:
     @cached_property
     def recomputed_ns(self) -> int:
         """Of the computation time, what is for values that the backward pass computes again."""
+        if not any(config.again for config in self._configs()):
+            return 0
         tasks = self.tasks[(self.tasks["hop"] < 0) & self._in(RECOMPUTING)]
         return int((tasks["end_time"] - tasks["start_time"]).sum())
 
     @cached_property
     def gathered_bytes(self) -> int:
         """Of the bytes moved, those of sharded weights that are gathered."""
+        if all(config.sharding != "weights" for config in self._configs()):
+            return 0
         return int(self.tasks["bytes"][(self.tasks["hop"] == 0) & self._in(GATHERING)].sum())
+
+    def _configs(self) -> Iterator[ParallelConfig]:
+        return (self.strategy[operator.name] for operator in self.problem.graph.operators)
 
     def _in(self, passes: Collection[str]) -> npt.NDArray[Any]:
         """Of each row, whether it is of one of these passes."""
@@ -279,13 +294,24 @@ class Simulation:
 
     def timeline(self) -> Timeline:
         """All of it, copied."""
+        tasks = self.tasks()
+        return self.timeline_of(lambda: tasks)
+
+    def tasks(self) -> npt.NDArray[Any]:
+        """Those of the timeline, copied."""
         import numpy as np
 
+        its = self._core.ffi.new("fl_tasks *")
+        self._core.check(self._core.lib.fl_simulator_tasks(self._handle, its))
+        row = layout("fl_task", pass_id="pass")
+        size = its.n_tasks * row.itemsize
+        return np.frombuffer(self._core.ffi.buffer(its.tasks, size), row).copy()
+
+    def timeline_of(self, tasks: Callable[[], npt.NDArray[Any]]) -> Timeline:
+        """The timeline without its tasks, which it asks for when they are needed."""
         core, problem = self._core, self.problem
         its = core.ffi.new("fl_timeline *")
         core.check(core.lib.fl_simulator_timeline(self._handle, its))
-        row = layout("fl_task", pass_id="pass")
-        tasks = np.frombuffer(core.ffi.buffer(its.tasks, its.n_tasks * row.itemsize), row).copy()
         memories, places = problem.memories, [*problem.devices.names, *problem.topology.channels]
         of_content = iter(core.items(its.contents, len(memories) * len(CONTENTS)))
         return Timeline(
@@ -358,4 +384,5 @@ def judge(
 
 def full(problem: Problem, strategy: ResolvedStrategy) -> Timeline:
     """Simulate one training iteration from nothing (the full simulation algorithm)."""
-    return Simulation(problem, strategy).timeline()
+    simulation = Simulation(problem, strategy)
+    return simulation.timeline_of(simulation.tasks)

@@ -190,16 +190,17 @@ class ParallelConfig:
                 "(the product of its degrees)"
             )
         for device in self.devices:
+            if device in devices:
+                continue
             if not _DEVICE_NAME.fullmatch(device):
                 raise UserError(
                     f"{where} names an unknown device '{device}'; devices are called cpu:0, cpu:1, "
                     "... and gpu:0, gpu:1, ..."
                 )
-            if device not in devices:
-                raise UserError(
-                    f"{where} needs device '{device}', but this run has {devices}; "
-                    "change the strategy, or run with more processors (legate --cpus, --gpus)"
-                )
+            raise UserError(
+                f"{where} needs device '{device}', but this run has {devices}; change the "
+                "strategy, or run with more processors (legate --cpus, --gpus)"
+            )
 
 
 def cannot_run_again(operator: Operator) -> str | None:

@@ -31,8 +31,9 @@ from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.model import RuntimeCosts
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.graph.graph import Operator
+from flexlegion.machine.parts import Device
 from flexlegion.machine.running import RunningMachine, all_gather, running_machine
-from flexlegion.machine.topology import Device, Topology
+from flexlegion.machine.topology import Topology
 from flexlegion.model.model import Model
 from flexlegion.networks.network import Network
 from flexlegion.objective.training import TrainingSpec

@@ -203,6 +203,35 @@ typedef struct {
   fl_runtime runtime;
   fl_linear load, update, sum; /* of passes that only move data, and of sums of partial gradients */
 } fl_rates;
+/* A hop of the routes between any two nodes of a relation: over link
+ * `first + stride * (node / span)`, `node` being where the route begins, or where it ends; or over
+ * those of the torus's way. */
+typedef enum { FL_HOP_SOURCE, FL_HOP_DESTINATION, FL_HOP_TORUS } fl_hop_of;
+typedef struct {
+  int32_t of, first, stride, span;
+} fl_hop;
+/* Routes by structure: memories lie at places of nodes, nodes are of kinds, and groups of nodes,
+ * one after the other, share switches. The relation of two nodes is (kind, kind, near): 0 for a
+ * node and itself, 1 + g for the smallest group that has both (of spans[g]; of all nodes, if g is
+ * n_spans), and n_spans + 1 more if the second comes first. */
+typedef struct {
+  const int32_t *node_of, *place_of; /* memories */
+  int32_t n_nodes;
+  const int32_t *kind_of;
+  int32_t kinds;
+  const int32_t *places; /* of a kind: memories of a node */
+  int32_t n_spans;
+  const int32_t *spans;  /* ascending; each divides the next */
+  const int32_t *tables; /* kinds * kinds * (3 + 2 * n_spans): the first route; -1: no such nodes */
+  int32_t n_routes;
+  const int32_t *lengths; /* a table has a route from each place to each, from-major */
+  int32_t n_hops;         /* the sum of the lengths */
+  const fl_hop *hops;     /* of all routes, one after the other */
+  int32_t dimensions;     /* of the torus; 0: there is none */
+  const int32_t *shape;
+  const int32_t *turns;       /* a dimension: from each coordinate to each, steps upwards */
+  const int32_t *torus_links; /* nodes * dimensions * 2: upwards, downwards; -1: there is none */
+} fl_routes;
 typedef struct {
   int32_t n_devices;
   const int32_t *memory_of;
@@ -214,9 +243,7 @@ typedef struct {
   const int64_t *latency;
   int32_t memories;
   const int64_t *capacity;
-  const int32_t *route_lengths; /* memories x memories, from-major */
-  int32_t n_routes;             /* the sum of the lengths */
-  const int32_t *routes;        /* the links of all routes, one after the other */
+  fl_routes routes;
 } fl_machine;
 /* What searches choose from where an operator's tasks are on the first devices, in order, as
  * programs for one mesh of devices have them. What fits is judged by what such a program keeps on
@@ -338,15 +365,19 @@ typedef enum {
 typedef struct {
   int64_t iteration_time; /* the latest end, or a utility processor's work if that takes longer */
   int64_t bytes_moved, computation_time;
-  int64_t crossings; /* dependencies between tasks of two devices that share a memory */
-  int32_t n_tasks;
-  const fl_task *tasks;
+  int64_t crossings;        /* dependencies between tasks of two devices that share a memory */
   const int64_t *load;      /* of each device and link, the time that it is busy */
   const int64_t *allocated; /* of each memory, the bytes that it holds throughout */
   const int64_t *contents;  /* of each memory, of each content: its share of these */
   const int64_t *peak;      /* of each memory, the most bytes at one time */
 } fl_timeline;
 int fl_simulator_timeline(fl_simulator *simulator, fl_timeline *out);
+/* All of its tasks, which may be millions: as long as the timeline. */
+typedef struct {
+  int32_t n_tasks;
+  const fl_task *tasks;
+} fl_tasks;
+int fl_simulator_tasks(fl_simulator *simulator, fl_tasks *out);
 
 /* The search: a chain of strategies. The problem has to live as long, and its cost table
  * must not change: every entry in it that fits the machine is a candidate. */

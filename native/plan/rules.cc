@@ -10,30 +10,41 @@
 // the pieces of a slot fill the tensor, and no launch has both tasks that add and tasks that write:
 // its privilege would let the writing ones read what nothing has written.
 //
-// Costs: a piece is compared with all pieces of the tensor.
+// Costs: thousands of devices contribute few different rectangles. So a rectangle remembers up to
+// which of a node's slots there is no room for it (slots only fill up), and readers ask each
+// different rectangle once. Where all differ, a piece is compared with all pieces of its slot.
 #include "plan/rules.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 namespace flexlegion {
 
 // For the next gradient, without giving memory back.
 void Contributions::clear() {
+  for (std::size_t s = 0; s < used_slots_; ++s) {
+    slots_of_[static_cast<std::size_t>(slots_[s].node)].clear();
+    slots_[s].rects.clear();
+  }
+  used_slots_ = 0;
   pieces_.clear();
-  rects_.clear();
-  written_.clear();
-  node_of_.clear();
+  numbers_.clear();
+  distinct_.clear();
   for (int device : used_devices_) on_device_[device].clear();
   used_devices_.clear();
   next_requirement();
   mixed_ = false;
+  before_.clear();
+  asked_volume_ = -1;
 }
 
 void Contributions::next_requirement() { adds_ = writes_ = false; }
 
 Contributions::Entry Contributions::add(int rect, const Rect& where, int device, int launch,
-                                        int part, int node) {
+                                        int part, int node, int partition) {
+  before_.clear();
+  asked_volume_ = -1;
   if (device >= static_cast<int>(on_device_.size())) on_device_.resize(device + 1);
   auto& mine = on_device_[device];
   for (int index : mine) {
@@ -49,41 +60,82 @@ Contributions::Entry Contributions::add(int rect, const Rect& where, int device,
   }
   writes_ = true;
   mixed_ |= adds_;
-  // One more than there are: the last is a new slot, which is free.
-  taken_.assign(written_.size() + 1, 0);
-  for (std::size_t s = 0; s < written_.size(); ++s) taken_[s] = node_of_[s] != node;
-  for (std::size_t p = 0; p < pieces_.size(); ++p) {
-    char& taken = taken_[pieces_[p].slot];
-    if (!taken) taken = pieces_[p].rect == rect || rects_[p].overlaps(where);
-  }
-  const auto slot = std::find(taken_.begin(), taken_.end(), 0) - taken_.begin();
-  if (slot == static_cast<std::ptrdiff_t>(written_.size())) {
-    written_.push_back(0);
-    node_of_.push_back(node);
-  }
-  written_[slot] += where.volume();
+  const int slot = slot_for(rect, where, node, partition);
   if (mine.empty()) used_devices_.push_back(device);
   mine.push_back(static_cast<int>(pieces_.size()));
-  pieces_.push_back({rect, device, launch, part, static_cast<int>(slot)});
-  rects_.push_back(where);
+  pieces_.push_back({rect, device, launch, part, slot});
   return {mine.back(), false, -1, -1};
+}
+
+std::size_t Contributions::distinct_of(int rect, const Rect& where) {
+  // Neighbours in number often have the same.
+  if (!numbers_.empty() && numbers_.back() == rect) return numbers_.size() - 1;
+  const auto known = std::find(numbers_.begin(), numbers_.end(), rect);
+  if (known == numbers_.end()) {
+    numbers_.push_back(rect);
+    distinct_.push_back({where, std::numeric_limits<int>::max(), 0, {}});
+    return numbers_.size() - 1;
+  }
+  return static_cast<std::size_t>(known - numbers_.begin());
+}
+
+// The first slot of a node that has room, or a new one. A rectangle of the partition that a slot
+// holds has room there unless it is there itself.
+int Contributions::slot_for(int rect, const Rect& where, int node, int partition) {
+  const std::size_t d = distinct_of(rect, where);
+  Distinct& its = distinct_[d];
+  const auto n = static_cast<std::size_t>(node);
+  if (n >= slots_of_.size()) slots_of_.resize(n + 1);
+  if (n >= its.nodes.size()) its.nodes.resize(n + 1);
+  std::vector<int>& slots = slots_of_[n];
+  std::size_t& full = its.nodes[n].full;
+  int& last = its.nodes[n].last;
+  const auto has_room = [&](int number) {
+    const Slot& slot = slots_[static_cast<std::size_t>(number)];
+    if (partition >= 0 && slot.partition == partition) return number != last;
+    return std::none_of(slot.rects.begin(), slot.rects.end(), [&](std::size_t other) {
+      return other == d || distinct_[other].rect.overlaps(where);
+    });
+  };
+  while (full < slots.size() && !has_room(slots[full])) ++full;
+  if (full == slots.size()) {
+    slots.push_back(static_cast<int>(used_slots_));
+    if (slots_.size() == used_slots_) slots_.emplace_back();
+    Slot& slot = slots_[used_slots_++];
+    slot.written = 0;
+    slot.node = node;
+    slot.partition = partition;
+  }
+  const int number = last = slots[full];
+  Slot& slot = slots_[static_cast<std::size_t>(number)];
+  if (slot.partition != partition) slot.partition = -1;
+  slot.written += where.volume();
+  slot.rects.push_back(d);
+  its.first = std::min(its.first, number);
+  its.last = std::max(its.last, number + 1);
+  return number;
 }
 
 // Volumes suffice: pieces of one slot never overlap.
 bool Contributions::fully_written(std::int64_t volume) const {
-  return !mixed_ && std::all_of(written_.begin(), written_.end(),
-                                [volume](std::int64_t written) { return written == volume; });
+  if (asked_volume_ != volume) {
+    asked_volume_ = volume;
+    fully_written_ =
+        !mixed_ && std::all_of(slots_.begin(), slots_.begin() + slots(),
+                               [volume](const Slot& slot) { return slot.written == volume; });
+  }
+  return fully_written_;
 }
 
 // The range of slots from the first to the last in which a piece overlaps the rectangle; slots
 // between may hold other pieces, which the reader's rectangle leaves out.
 Rect Contributions::stacked(const Rect& rect) const {
+  if (slots() <= 1) return rect.in_slots(0, 1);
   int first = slots(), last = 0;
-  for (std::size_t p = 0; p < pieces_.size(); ++p) {
-    const int slot = pieces_[p].slot;
-    if ((first <= slot && slot < last) || !rects_[p].overlaps(rect)) continue;
-    first = std::min(first, slot);
-    last = std::max(last, slot + 1);
+  for (const Distinct& its : distinct_) {
+    if ((first <= its.first && its.last <= last) || !its.rect.overlaps(rect)) continue;
+    first = std::min(first, its.first);
+    last = std::max(last, its.last);
   }
   // Nothing contributes (a strided window skipped the tile): one slot of zeros.
   return last > first ? rect.in_slots(first, last) : rect.in_slots(0, 1);
@@ -91,19 +143,24 @@ Rect Contributions::stacked(const Rect& rect) const {
 
 // A stable sort by node: the slots of a node follow each other, and keep their order.
 std::vector<int> Contributions::numbers() const {
-  std::vector<int> order(written_.size()), numbers(written_.size());
+  std::vector<int> order(used_slots_), numbers(used_slots_);
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [this](int a, int b) { return node_of_[a] < node_of_[b]; });
+  std::stable_sort(order.begin(), order.end(), [this](int a, int b) {
+    return slots_[static_cast<std::size_t>(a)].node < slots_[static_cast<std::size_t>(b)].node;
+  });
   for (std::size_t n = 0; n < order.size(); ++n) numbers[order[n]] = static_cast<int>(n);
   return numbers;
 }
 
 Slots Contributions::of_node(int node) const {
-  const auto before =
-      std::count_if(node_of_.begin(), node_of_.end(), [node](int its) { return its < node; });
-  const auto mine = std::count(node_of_.begin(), node_of_.end(), node);
-  return {static_cast<int>(before), static_cast<int>(before + mine)};
+  const auto n = static_cast<std::size_t>(node);
+  if (before_.empty()) {
+    before_.push_back(0);
+    for (const auto& its : slots_of_) {
+      before_.push_back(before_.back() + static_cast<int>(its.size()));
+    }
+  }
+  return n + 1 < before_.size() ? Slots{before_[n], before_[n + 1]} : Slots{slots(), slots()};
 }
 
 Rect looked_up_tokens(const Graph& graph, OpId op) {

@@ -33,11 +33,13 @@ class Contributions {
   void clear();
   void next_requirement();  // before the entries of an operand of a launch
   // `where` is the rectangle, which is not empty, and `rect` its number. `node`: which of those
-  // that sum their own part has it.
-  Entry add(int rect, const Rect& where, int device, int launch, int part, int node = 0);
+  // that sum their own part has it. `partition`: a number of all rectangles that do not overlap
+  // it, or -1.
+  Entry add(int rect, const Rect& where, int device, int launch, int part, int node = 0,
+            int partition = -1);
   const std::vector<Piece>& pieces() const { return pieces_; }
 
-  int slots() const { return static_cast<int>(written_.size()); }
+  int slots() const { return static_cast<int>(used_slots_); }
   // Whether every slot of the tensor, of that volume, is written as a whole before it can be read.
   bool fully_written(std::int64_t volume) const;
   // For a reader of `rect`: the range of slots in which something overlaps it.
@@ -47,15 +49,40 @@ class Contributions {
   Slots of_node(int node) const;
 
  private:
+  // A rectangle that tasks contribute, however many of them.
+  struct Distinct {
+    Rect rect;
+    int first, last;  // the slots that it is in
+    struct OfNode {
+      std::size_t full = 0;  // so many of its slots, from the first, have no room
+      int last = -1;         // the last slot in which it has been put
+    };
+    std::vector<OfNode> nodes;
+  };
+  // What lies in a slot.
+  struct Slot {
+    std::int64_t written = 0;  // elements
+    int node = 0;
+    int partition = -1;  // of all rectangles in it, or -1
+    std::vector<std::size_t> rects;
+  };
+  int slot_for(int rect, const Rect& where, int node, int partition);
+  std::size_t distinct_of(int rect, const Rect& where);
+
   std::vector<Piece> pieces_;
-  std::vector<Rect> rects_;            // a piece
-  std::vector<std::int64_t> written_;  // a slot: elements
-  std::vector<int> node_of_;           // a slot
-  std::vector<char> taken_;
+  std::vector<Slot> slots_;
+  std::size_t used_slots_ = 0;              // the others are scratch
+  std::vector<std::vector<int>> slots_of_;  // a node
+  std::vector<int> numbers_;                // of distinct rectangles
+  std::vector<Distinct> distinct_;
   // A launch has one privilege: where some of its tasks add, the others may read as well.
   bool adds_ = false, writes_ = false, mixed_ = false;
   std::vector<std::vector<int>> on_device_;
   std::vector<int> used_devices_;
+  // Answers to what readers ask one after the other, while nothing is added.
+  mutable std::int64_t asked_volume_ = -1;
+  mutable bool fully_written_ = false;
+  mutable std::vector<int> before_;  // a node: the number of its first slot
 };
 
 // What the update of a table's shard needs of operator `op` that reads the table: all tokens, and

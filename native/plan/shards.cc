@@ -14,6 +14,7 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <unordered_set>
 
 namespace flexlegion {
 
@@ -38,9 +39,14 @@ std::vector<UsedPart> used_parts(const Graph& graph, TensorId tensor, const Dist
   }
   std::vector<UsedPart> used;
   for (const Rect& rect : parts.rects) used.push_back({rect, {}});
+  std::unordered_set<std::int64_t> known;  // where they are too many to be looked through
+  const bool many = devices.size() > 64;
   for (std::size_t k = 0; k < devices.size(); ++k) {
     std::vector<int>& mine = used[static_cast<std::size_t>(parts.of_part[k])].users;
-    if (std::find(mine.begin(), mine.end(), devices[k]) == mine.end()) mine.push_back(devices[k]);
+    const bool is_new = many
+                            ? known.insert(std::int64_t{parts.of_part[k]} << 32 | devices[k]).second
+                            : std::find(mine.begin(), mine.end(), devices[k]) == mine.end();
+    if (is_new) mine.push_back(devices[k]);
   }
   used.erase(std::remove_if(used.begin(), used.end(),
                             [](const UsedPart& part) { return part.rect.empty(); }),

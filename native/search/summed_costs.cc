@@ -44,8 +44,8 @@ Ways::Ways(const MachineModel& machine) : machine_(machine), back_alike_(true) {
       Way& way = ways_.emplace_back();
       way.first = way.last = static_cast<int>(links_.size());
       if (from == to) continue;
-      const auto& there = machine.route(from, to);
-      const auto& back = machine.route(to, from);
+      const Route there = machine.route(from, to);
+      const Route back = machine.route(to, from);
       back_alike_ = back_alike_ && there.size() == back.size();
       for (std::size_t i = 0; i < there.size(); ++i) {
         links_.push_back(there[i]);

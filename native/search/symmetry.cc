@@ -40,8 +40,8 @@ bool exchangeable(const MachineModel& machine, int a, int b) {
   for (int x = 0; x < machine.memories; ++x) {
     for (int y = 0; y < machine.memories; ++y) {
       if (x == y) continue;
-      const auto& route = machine.route(x, y);
-      const auto& other = machine.route(image(x), image(y));
+      const Route route = machine.route(x, y);
+      const Route other = machine.route(image(x), image(y));
       if (route.size() != other.size()) return false;
       for (std::size_t h = 0; h < route.size(); ++h) {
         const CommunicationDevice& one = machine.links[static_cast<std::size_t>(route[h])];

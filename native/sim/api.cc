@@ -16,6 +16,7 @@
 #include <string>
 #include <tuple>
 
+#include "sim/machine_api.h"
 #include "sim/memory.h"
 #include "support/error.h"
 
@@ -43,86 +44,9 @@ static_assert(same(FL_CONTENT_BATCH, fl::Content::batch) &&
               same(FL_CONTENT_OPTIMIZER_STATES, fl::Content::optimizer_state) &&
               FL_CONTENT_OPTIMIZER_STATES + 1 == fl::kContents);
 
-// Bytes per second, and links of a route: far beyond any machine, and low enough for 64-bit times.
-constexpr std::int64_t kMaxRate = 1'000'000'000'000'000'000;
-constexpr int kMaxRouteLength = 64;
-
-void check_positive(std::int64_t value, const char* what) {
-  if (value < 1) throw std::invalid_argument("the machine needs at least one " + std::string(what));
-}
-
-// The device topology from flat arrays: routes lie one after the other, from memory 0 to 0, 0 to 1
-// and so on.
-fl::MachineModel machine_of(const fl_machine& machine) {
-  fl::MachineModel model;
-  check_positive(machine.n_devices, "device");
-  check_positive(machine.memories, "memory");
-  check_positive(machine.kinds, "kind of devices");
-  if (machine.memories > machine.n_devices || machine.kinds > machine.n_devices) {
-    throw std::invalid_argument("the machine has more memories or kinds of devices than devices");
-  }
-  model.memories = machine.memories;
-  model.kinds = machine.kinds;
-  for (int d = 0; d < machine.n_devices; ++d) {
-    fl::check_index(machine.memory_of[d], machine.memories, "memory");
-    fl::check_index(machine.kind_of[d], machine.kinds, "kind of devices");
-    model.memory_of.push_back(machine.memory_of[d]);
-    model.kind_of.push_back(machine.kind_of[d]);
-  }
-  model.capacity.assign(machine.capacity, machine.capacity + machine.memories);
-  if (*std::min_element(model.capacity.begin(), model.capacity.end()) < 0) {
-    throw std::invalid_argument("a memory cannot hold less than no bytes");
-  }
-  for (int l = 0; l < machine.n_links; ++l) {
-    if (machine.bandwidth[l] < 1 || machine.bandwidth[l] > kMaxRate || machine.latency[l] < 0 ||
-        machine.latency[l] > fl::kMaxTime) {
-      throw std::invalid_argument("link " + std::to_string(l) +
-                                  " needs a positive bandwidth and no negative latency");
-    }
-    model.links.push_back({machine.bandwidth[l], machine.latency[l]});
-  }
-  std::int64_t next = 0;
-  for (std::int64_t r = 0; r < std::int64_t{machine.memories} * machine.memories; ++r) {
-    const std::int64_t from = r / machine.memories, to = r % machine.memories;
-    const std::int64_t length = machine.route_lengths[r];
-    if (length < 0 || length > kMaxRouteLength || next + length > machine.n_routes) {
-      throw std::invalid_argument("a route of " + std::to_string(length) + " links");
-    }
-    // Within a memory nothing travels, so its route may be empty.
-    if (from != to && length == 0) {
-      throw std::invalid_argument("no route from memory " + std::to_string(from) + " to memory " +
-                                  std::to_string(to));
-    }
-    std::vector<int> route(machine.routes + next, machine.routes + next + length);
-    next += length;
-    for (int link : route) fl::check_index(link, machine.n_links, "link");
-    // A hop takes its whole link. A transfer that passed one link twice would slow down itself.
-    std::vector<int> sorted = route;
-    std::sort(sorted.begin(), sorted.end());
-    if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
-      throw std::invalid_argument("a route passes a link twice");
-    }
-    model.routes.push_back(std::move(route));
-  }
-  // Whether all that enters a memory comes over one link. Bounds of flows use it: what shares a
-  // link comes one after the other.
-  for (int to = 0; to < machine.memories; ++to) {
-    int last = -1;
-    bool single = true;
-    for (int from = 0; from < machine.memories; ++from) {
-      if (from == to) continue;
-      const int link = model.route(from, to).back();
-      single = single && (last < 0 || last == link);
-      last = link;
-    }
-    model.single_entry.push_back(single);
-  }
-  return model;
-}
-
 fl::LinearCost linear_of(const fl_linear& linear) {
   if (linear.overhead < 0 || linear.overhead > fl::kMaxTime || linear.bytes_per_second < 1 ||
-      linear.bytes_per_second > kMaxRate) {
+      linear.bytes_per_second > fl::kMaxRate) {
     throw std::invalid_argument("a pass needs a positive rate and no negative overhead");
   }
   return {linear.overhead, linear.bytes_per_second, fl::contention_of(linear.contention)};
@@ -292,7 +216,7 @@ fl_problem* fl_problem_create(const fl_graph* graph, const fl_machine* machine,
     fl::check_index(optimizer_states, fl::kMaxStates + 1, "number of optimizer states");
     problem.outputs = std::move(wanted.outputs);
     problem.facts = fl::facts_of(problem.graph, problem.outputs, {optimizer_states, clips != 0});
-    problem.machine = machine_of(*machine);
+    problem.machine = fl::machine_of(*machine);
     problem.costs = cost_table(problem.graph, class_of, *machine);
     problem.in_order = space != nullptr;
     if (space != nullptr) {
@@ -419,9 +343,6 @@ int fl_simulator_timeline(fl_simulator* handle, fl_timeline* out) {
     const fl::TaskGraph& graph = handle->simulator.graph();
     const fl::Timeline& line = handle->simulator.timeline();
     const int devices = graph.problem().machine.devices();
-    std::vector<fl_task>& tasks = handle->tasks;
-    tasks.clear();
-    for (int round = 0; round < line.rounds; ++round) add_round(graph, line, round, tasks);
     handle->peak = fl::peak_memory(graph, line);
     handle->contents = fl::memory_contents(graph);
     const std::int64_t* const load = graph.load().data();
@@ -429,12 +350,23 @@ int fl_simulator_timeline(fl_simulator* handle, fl_timeline* out) {
             graph.bytes_moved(),
             std::accumulate(load, load + devices, std::int64_t{0}),
             graph.crossings(),
-            static_cast<std::int32_t>(tasks.size()),
-            tasks.data(),
             load,
             graph.memory().data(),
             handle->contents.data(),
             handle->peak.data()};
+    return 0;
+  });
+}
+
+int fl_simulator_tasks(fl_simulator* handle, fl_tasks* out) {
+  return fl::guarded(-1, [&] {
+    const fl::TaskGraph& graph = handle->simulator.graph();
+    const fl::Timeline& line = handle->simulator.timeline();
+    std::vector<fl_task>& tasks = handle->tasks;
+    tasks.clear();
+    tasks.reserve(static_cast<std::size_t>(graph.tasks()));
+    for (int round = 0; round < line.rounds; ++round) add_round(graph, line, round, tasks);
+    *out = {static_cast<std::int32_t>(tasks.size()), tasks.data()};
     return 0;
   });
 }

@@ -107,7 +107,7 @@ void FlowBuilder::emit_bundle(Flow& flow) {
       const std::int64_t bytes = bytes_of(cells_[c]);
       bundle.bytes += bytes;
       std::int64_t latency = 0;
-      for (int link : machine_.route(writer_memory_[w], cells_[c].memory)) {
+      for (const int link : machine_.route(writer_memory_[w], cells_[c].memory)) {
         if (link_bytes_[link] == 0) bundle_links_.push_back(link);
         link_bytes_[link] += bytes;
         latency += machine_.links[static_cast<std::size_t>(link)].latency;

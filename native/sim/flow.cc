@@ -163,7 +163,7 @@ void FlowBuilder::emit(int writer, const Cell& cell, Flow& flow) {
   transfer.bytes = bytes_of(cell);
   transfer.first_hop = static_cast<int>(flow.hops.size());
   transfer.first_consumer = static_cast<int>(flow.consumers.size());
-  const std::vector<int>& route = machine_.route(transfer.from, transfer.to);
+  const Route route = machine_.route(transfer.from, transfer.to);
   if (route.empty()) {
     throw std::invalid_argument("no route from memory " + std::to_string(transfer.from) +
                                 " to memory " + std::to_string(transfer.to));

@@ -307,7 +307,8 @@ void FlowRules::contribute(const View& view) {
     const int device = (*view.devices)[k];
     const int node = view.node(k);
     const auto entry =
-        contributions_.add(view.tiles->ids[mine], rect, device, launch, k, std::max(node, 0));
+        contributions_.add(view.tiles->ids[mine], rect, device, launch, k, std::max(node, 0),
+                           view.tiles->disjoint && view.tiles->kept() ? view.tiles->number : -1);
     ++pieces;
     if (!entry.adds) {
       const int slot = contributions_.pieces()[entry.piece].slot;
@@ -367,6 +368,7 @@ void FlowRules::need(const View& view, bool found) {
   need.partition = tiles.disjoint ? tiles.number : -1;
   bool alike = true;
   int last = -1;  // of written_by_
+  list_by_node(view);
   const Overlaps* common = nullptr;
   const Partition* of = nullptr;
   for (std::size_t p = 0; p < pieces_.size(); ++p) {
@@ -385,8 +387,9 @@ void FlowRules::need(const View& view, bool found) {
       need.reads = tiles.ids[item.rect];
       need.volume = item.volume;
       const bool all = item.volume == tiles.parts.rects[item.rect].volume();
-      for (int k : tiles.tasks_of(item.rect)) {
-        if (piece.node >= 0 && piece.node != view.node(k)) continue;
+      const Tiles::Range tasks =
+          piece.node < 0 ? tiles.tasks_of(item.rect) : tasks_of_node(item.rect, piece.node);
+      for (int k : tasks) {
         if (!all_slots) {
           const Slots slots = view.terms.of_task(k);
           if (piece.slot < slots.first || slots.last <= piece.slot) continue;
@@ -406,6 +409,27 @@ void FlowRules::need(const View& view, bool found) {
     alike = read_[k] == (slots.last - slots.first) * view.rect(k).volume();
   }
   if (!alike) set_apart(view.use->party, written_by_[last].party);
+}
+
+// Of thousands of tasks that read a rectangle, a few are of a piece's node. So they are sorted by
+// rectangle and node, and found by bisection.
+void FlowRules::list_by_node(const View& view) {
+  by_node_.clear();
+  if (view.nodes.empty()) return;
+  for (int k = 0; k < view.tasks(); ++k) {
+    by_node_.push_back({view.tiles->parts.of_part[k], view.nodes[k], k});
+  }
+  std::sort(by_node_.begin(), by_node_.end());
+  task_by_node_.clear();
+  for (const auto& entry : by_node_) task_by_node_.push_back(entry[2]);
+}
+
+Tiles::Range FlowRules::tasks_of_node(int rect, int node) const {
+  const auto at = [this](const std::array<int, 3>& key) {
+    const auto found = std::lower_bound(by_node_.begin(), by_node_.end(), key);
+    return task_by_node_.data() + (found - by_node_.begin());
+  };
+  return {at({rect, node, 0}), at({rect, node + 1, 0})};
 }
 
 // Overlaps of tiles are kept for good (Geometry), those of shards as long as the flow is built.

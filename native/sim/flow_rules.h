@@ -16,6 +16,7 @@
 // cannot be fused, follows from the same pieces.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
@@ -85,6 +86,8 @@ class FlowRules {
   void read(const View& view);
   void spread(const View& view);
   void need(const View& view, bool found);
+  void list_by_node(const View& view);
+  Tiles::Range tasks_of_node(int rect, int node) const;
   void box(const View& view);
   void box_gradient(const View& view, int k);
   void box_contributions();
@@ -142,8 +145,11 @@ class FlowRules {
   Contributions contributions_;     // of a gradient: its pieces, by the same numbers
   int elements_ = 0;                // of a field of the iteration, that were written
   std::vector<std::int64_t> read_;  // a task of the launch that reads: elements of pieces
-  std::vector<Boxes> boxes_;        // a device
-  std::vector<Boxes> in_memory_;    // a memory
+  // Its tasks by (distinct rectangle, node, task), and the tasks alone, in the same order.
+  std::vector<std::array<int, 3>> by_node_;
+  std::vector<int> task_by_node_;
+  std::vector<Boxes> boxes_;      // a device
+  std::vector<Boxes> in_memory_;  // a memory
   std::vector<int> boxed_, memories_;
   // Of the flow that is being built (Flow).
   std::uint64_t tenant_ = 0;

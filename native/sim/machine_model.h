@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "sim/routes.h"
+
 namespace flexlegion {
 
 // A hardware connection is a device for communication tasks (FlexFlow, section 5.1).
@@ -21,8 +23,7 @@ struct MachineModel {
   int kinds = 0;
   std::vector<std::int64_t> capacity;  // a memory: bytes
   std::vector<CommunicationDevice> links;
-  // [from * memories + to]: the links that a transfer passes, in order.
-  std::vector<std::vector<int>> routes;
+  Routes routes;
   std::vector<bool> single_entry;  // a memory: all routes to it end with the same link
 
   int devices() const { return static_cast<int>(memory_of.size()); }
@@ -35,10 +36,8 @@ struct MachineModel {
     }
     return users;
   }
-  const std::vector<int>& route(int from, int to) const {
-    return routes[static_cast<std::size_t>(from) * static_cast<std::size_t>(memories) +
-                  static_cast<std::size_t>(to)];
-  }
+  // The links that a transfer passes, in order.
+  Route route(int from, int to) const { return routes(from, to); }
 };
 
 // Longer times are cut to this, so that their sums stay within 64 bits: ns, some three hours.

@@ -13,7 +13,7 @@ from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.model import Linear, Shapes, wanted_gradients
 from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.operator_type import OperatorType
-from flexlegion.machine.topology import Device
+from flexlegion.machine.parts import Device
 from flexlegion.ops.conv2d import Conv2D
 from flexlegion.ops.dense import Dense
 from flexlegion.ops.elementwise import Relu

@@ -14,7 +14,7 @@ from flexlegion.cost.measured import MeasuredCosts, task_key
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.cost.records import DeviceRates, Sample
 from flexlegion.graph.graph import Graph
-from flexlegion.machine.topology import Device
+from flexlegion.machine.parts import Device
 from flexlegion.objective.precision import PRECISIONS, check_precision, check_used, in_library
 from flexlegion.ops.dense import Dense
 

@@ -16,7 +16,7 @@ from flexlegion.cost.model import Cost, Linear, RuntimeCosts, Shapes
 from flexlegion.cost.profile_db import SCHEMA_VERSION, ProfileDB, default_path
 from flexlegion.cost.records import DeviceRates, LinkRates, Sample, TaskKey, Times
 from flexlegion.graph.graph import Graph, Operator
-from flexlegion.machine.topology import Device
+from flexlegion.machine.parts import Device
 from flexlegion.ops.dense import Dense
 
 KEY = TaskKey("dense", "units=8", "4x8 8x8 8 4x8", "backward", "1", "float32")

@@ -344,7 +344,9 @@ class Sequence {
   std::vector<fl_task> tasks_of(fl_simulator* simulator) {
     fl_timeline timeline;
     if (checked([&] { return fl_simulator_timeline(simulator, &timeline); }) < 0) return {};
-    const std::vector<fl_task> tasks(timeline.tasks, timeline.tasks + timeline.n_tasks);
+    fl_tasks its;
+    if (checked([&] { return fl_simulator_tasks(simulator, &its); }) < 0) return {};
+    const std::vector<fl_task> tasks(its.tasks, its.tasks + its.n_tasks);
     std::int64_t latest = 0;
     for (const fl_task& task : tasks) {
       require(task.device >= 0 && task.device < all_, "a task's device");

@@ -239,19 +239,98 @@ class GraphMaker {
   std::deque<std::vector<fl_dim_map>> maps_;
 };
 
+// The arrays of a machine's routes: tables for nodes of up to two kinds, now and then in a ring.
+struct Routes {
+  std::vector<std::int32_t> node_of, place_of, kind_of, places, spans, tables, lengths, shape,
+      turns, torus_links;
+  std::vector<fl_hop> hops;
+  int n_nodes, n_hops;
+
+  // Links have numbers from 0 to `links - 1`, at least as many as there are nodes.
+  Routes(Source& random, int links) {
+    const int nodes = random.between(1, 3), kinds = random.between(1, std::min(nodes, 2));
+    for (int kind = 0; kind < kinds; ++kind) places.push_back(random.between(1, 2));
+    for (int node = 0; node < nodes; ++node) {
+      const int kind = std::min(node, kinds - 1);
+      kind_of.push_back(random.twisted32(kind));
+      for (int place = 0; place < places[kind]; ++place) {
+        node_of.push_back(random.twisted32(node));
+        place_of.push_back(random.twisted32(place));
+      }
+    }
+    if (random.chance(0.5)) spans.push_back(random.twisted32(random.between(1, 2)));
+    const bool ring = nodes > 1 && random.chance(0.3);
+    if (ring) {
+      shape.push_back(random.twisted32(nodes));
+      for (int a = 0; a < nodes; ++a) {
+        for (int b = 0; b < nodes; ++b) turns.push_back(random.twisted32((b - a + nodes) % nodes));
+        for (const int down : {0, 1}) {
+          torus_links.push_back(random.twisted32((a * 2 + down) % links));
+        }
+      }
+    }
+    const int nearnesses = 3 + 2 * static_cast<int>(spans.size());
+    for (int r = 0; r < kinds * kinds * nearnesses; ++r) {
+      const int from = places[r / nearnesses / kinds], to = places[r / nearnesses % kinds];
+      tables.push_back(random.twisted32(static_cast<int>(lengths.size())));
+      for (int i = 0; i < from * to; ++i) {
+        const bool same = r % nearnesses == 0 && i / to == i % to;
+        add_route(random, links - nodes + 1, same ? 0 : random.between(1, 3), ring);
+      }
+    }
+    n_nodes = random.hostile && random.chance(0.03) ? random.between(-1, nodes) : nodes;
+    n_hops = static_cast<int>(hops.size());
+    if (random.hostile && random.chance(0.03)) n_hops = random.between(-1, n_hops);
+    for (int& count : places) count = random.twisted32(count);
+  }
+
+  void add_route(Source& random, int links, int length, bool ring) {
+    lengths.push_back(random.twisted32(length));
+    const int first = random.upto(links - 1);
+    for (int h = 0; h < length; ++h) {
+      const int of = random.chance(ring ? 0.3 : 0.0) ? FL_HOP_TORUS
+                     : random.chance(0.5)            ? FL_HOP_SOURCE
+                                                     : FL_HOP_DESTINATION;
+      hops.push_back({random.twisted32(of), random.twisted32((first + h) % links),
+                      random.twisted32(random.upto(1)), random.twisted32(1)});
+    }
+  }
+
+  fl_routes view() const {
+    return {node_of.data(),
+            place_of.data(),
+            n_nodes,
+            kind_of.data(),
+            static_cast<int>(places.size()),
+            places.data(),
+            static_cast<int>(spans.size()),
+            spans.data(),
+            tables.data(),
+            static_cast<int>(lengths.size()),
+            lengths.data(),
+            n_hops,
+            hops.data(),
+            static_cast<int>(shape.size()),
+            shape.data(),
+            turns.data(),
+            torus_links.data()};
+  }
+};
+
 // The arrays of a machine; as long as its numbers say, however wrong these are.
 struct Machine {
-  std::vector<std::int32_t> memory_of, kind_of, lengths, routes;
+  std::vector<std::int32_t> memory_of, kind_of;
   std::vector<std::int64_t> bandwidth, latency, capacity;
   std::vector<fl_rates> rates;
-  int kinds = 1, memories = 1;
+  int links, kinds = 1, memories = 1;
+  Routes routes;
 
-  explicit Machine(Source& random) {
-    const int devices = random.between(1, 6);
-    memories = random.between(1, devices);
+  explicit Machine(Source& random) : links(random.between(3, 8)), routes(random, links) {
+    memories = static_cast<int>(routes.node_of.size());
+    const int devices = memories + random.upto(2);
     kinds = random.between(1, std::min(devices, 2));
     for (int d = 0; d < devices; ++d) {
-      memory_of.push_back(random.twisted32(random.upto(memories - 1)));
+      memory_of.push_back(random.twisted32(d % memories));
       kind_of.push_back(random.twisted32(random.upto(kinds - 1)));
     }
     for (int kind = 0; kind < 6; ++kind) {  // as many as there may be
@@ -270,7 +349,6 @@ struct Machine {
                                random.twisted32(random.upto(4))};
       rates.push_back({runtime, linear(), linear(), linear()});
     }
-    const int links = random.between(1, 6);
     for (int l = 0; l < links; ++l) {
       const std::int64_t rate = std::int64_t{1} << random.between(0, 40);
       bandwidth.push_back(random.twisted(rate));
@@ -279,29 +357,18 @@ struct Machine {
     for (int m = 0; m < memories; ++m) {
       capacity.push_back(random.twisted(random.chance(0.1) ? 1 << random.upto(14) : 1LL << 50));
     }
-    for (int from = 0; from < memories; ++from) {
-      for (int to = 0; to < memories; ++to) {
-        const int length = from == to ? 0 : random.between(1, std::min(links, 3));
-        lengths.push_back(random.twisted32(length));
-        const int first = random.upto(links - 1);
-        for (int h = 0; h < length; ++h) routes.push_back(random.twisted32((first + h) % links));
-      }
-    }
     n_devices = random.hostile && random.chance(0.03) ? random.between(-2, 0) : devices;
     n_links = random.hostile && random.chance(0.03) ? random.upto(links) : links;
-    n_routes = random.hostile && random.chance(0.03) ? random.between(-1, devices)
-                                                     : static_cast<int>(routes.size());
-    n_routes = std::min(n_routes, static_cast<int>(routes.size()));
     if (random.hostile && random.chance(0.02)) memories = random.between(-3, 0);
     kinds = random.twisted32(kinds);
   }
 
-  int n_devices, n_links, n_routes;
+  int n_devices, n_links;
 
   fl_machine view() const {
-    return {n_devices,      memory_of.data(), kind_of.data(), kinds,    rates.data(),
-            n_links,        bandwidth.data(), latency.data(), memories, capacity.data(),
-            lengths.data(), n_routes,         routes.data()};
+    return {n_devices,    memory_of.data(), kind_of.data(),   kinds,
+            rates.data(), n_links,          bandwidth.data(), latency.data(),
+            memories,     capacity.data(),  routes.view()};
   }
 };
 

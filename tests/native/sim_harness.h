@@ -21,16 +21,16 @@ inline MachineModel all_to_all(int n, std::int64_t latency = 0) {
   machine.kind_of.assign(static_cast<std::size_t>(n), 0);
   machine.capacity.assign(static_cast<std::size_t>(n), std::int64_t{1} << 40);
   machine.single_entry.assign(static_cast<std::size_t>(n), n <= 2);
-  machine.routes.resize(static_cast<std::size_t>(n * n));
+  std::vector<std::vector<int>> routes(static_cast<std::size_t>(n * n));
   for (int a = 0; a < n; ++a) {
     machine.memory_of.push_back(a);
     for (int b = 0; b < n; ++b) {
       if (a == b) continue;
-      machine.routes[static_cast<std::size_t>(a * n + b)] = {
-          static_cast<int>(machine.links.size())};
+      routes[static_cast<std::size_t>(a * n + b)] = {static_cast<int>(machine.links.size())};
       machine.links.push_back({1'000'000'000, latency});
     }
   }
+  machine.routes = Routes::of_table(n, routes);
   return machine;
 }
 

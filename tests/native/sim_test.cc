@@ -143,7 +143,7 @@ TEST_CASE("hops of a transfer overlap, cut-through") {
     MachineModel machine = all_to_all(2);
     const std::int64_t fast = 4'000'000'000, slow = 1'000'000'000;
     machine.links = {{slow_first ? slow : fast, 2}, {slow_first ? fast : slow, 1}};
-    machine.routes[1] = machine.routes[2] = {0, 1};
+    machine.routes = Routes::of_table(2, {{}, {0, 1}, {0, 1}, {}});
     Bench bench(net.graph, machine);
     Simulator simulator(bench.problem);
     const PricedConfig relu = bench.config(0, {1, 1}, {0}, 3);

@@ -14,7 +14,7 @@ from training_state import misplaced, train
 from flexlegion import SGD, Model, ParallelConfig, Strategy
 from flexlegion.cost.model import Cost, CostModel, Linear, RuntimeCosts, Shapes
 from flexlegion.graph.graph import Operator
-from flexlegion.machine.topology import Device
+from flexlegion.machine.parts import Device
 from flexlegion.plan.passes import PASSES
 from flexlegion.profiling.local import local_topology
 from flexlegion.sim.problem import Problem

@@ -14,8 +14,9 @@ from flexlegion.cost.model import Shapes
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.graph.graph import Graph
 from flexlegion.known_strategies import resolve
+from flexlegion.machine.parts import Device
 from flexlegion.machine.running import running_machine
-from flexlegion.machine.topology import Device, Topology
+from flexlegion.machine.topology import Topology
 from flexlegion.ops.elementwise import Relu
 from flexlegion.profiling.local import local_topology
 from flexlegion.profiling.local_links import measure_link

@@ -20,7 +20,7 @@ from flexlegion import Model
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.model import Cost, CostModel, Linear, Shapes
 from flexlegion.graph.graph import Operator
-from flexlegion.machine.topology import Device
+from flexlegion.machine.parts import Device
 from flexlegion.profiling.machines import load_machine
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import Timeline, full

@@ -10,7 +10,8 @@ from tempfile import TemporaryDirectory
 from flexlegion import Model, Strategy
 from flexlegion.cost.model import NO_RUNTIME, Cost, CostModel, Linear, RuntimeCosts, Shapes
 from flexlegion.graph.graph import Operator
-from flexlegion.machine.topology import Device, Topology
+from flexlegion.machine.parts import Device
+from flexlegion.machine.topology import Topology
 from flexlegion.profiling.machines import load_machine
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import Timeline, full

@@ -15,7 +15,8 @@ from flexlegion.cost.model import NO_RUNTIME, Cost, CostModel, Linear, RuntimeCo
 from flexlegion.graph.graph import Operator
 from flexlegion.graph.operator_type import DimKind
 from flexlegion.known_strategies import resolve
-from flexlegion.machine.topology import Device, Topology
+from flexlegion.machine.parts import Device
+from flexlegion.machine.topology import Topology
 from flexlegion.objective.losses import Losses
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full

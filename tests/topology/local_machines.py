@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from flexlegion.machine.devices import Devices
+from flexlegion.machine.parts import Device
 from flexlegion.machine.running import RunningMachine
-from flexlegion.machine.topology import Device, Topology
+from flexlegion.machine.topology import Topology
 from flexlegion.profiling.gpus import Gpu
 from flexlegion.profiling.local_links import Rates, joined_by, layout_of
 

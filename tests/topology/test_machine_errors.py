@@ -63,7 +63,7 @@ def test_the_file_itself_is_right(capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("spec", "text"),
     [
-        ("m.json", "m.json: no such machine file; give a path, or one of a100xN, h100xN, h200xN,"),
+        ("m.json", "m.json: no such machine file; give a path, or one of a100xN, b200xN, gb200xN,"),
         ("p100x04", "p100x04: no such machine file"),
         ("p100x" + "9" * 30, "no such machine file"),
         ("p99x4", "p99x4: no such machine file; give a path, or one of a100xN"),
@@ -73,7 +73,7 @@ def test_the_file_itself_is_right(capsys: Capture) -> None:
         ("p100x0", "p100x0: cannot use 0 GPUs of this machine; use 1 to 4, or a multiple of 4 up"),
         ("p100x5", "p100x5: cannot use 5 GPUs of this machine; use 1 to 4, or a multiple of 4 up"),
         ("k80x68", "cannot use 68 GPUs of this machine; use 1 to 4, or a multiple of 4 up to 64"),
-        ("h200x9", "cannot use 9 GPUs of this machine; use 1 to 8, or a multiple of 8 up to 512"),
+        ("h200x9", "cannot use 9 GPUs of this machine; use 1 to 8, or a multiple of 8 up to 16384"),
         ("x" * 5000, ": cannot be read as a machine file (File name too long); give a JSON file"),
     ],
 )
@@ -136,11 +136,11 @@ CHANGES: list[tuple[tuple[Any, ...], Any, str]] = [
     (("description",), 3, "'description' has to be a line of text of at most 1000 characters, but"),
     (("description",), "a\nb", "'description' has to be a line of text"),
     (("description",), "\x1b[31m", "'description' has to be a line of text"),
-    (("nodes",), 0, "'nodes' has to be a whole number from 1 to 1024, but is 0"),
-    (("nodes",), 1.5, "'nodes' has to be a whole number from 1 to 1024, but is 1.5"),
-    (("nodes",), True, "'nodes' has to be a whole number from 1 to 1024, but is true"),
-    (("nodes",), "4", "'nodes' has to be a whole number from 1 to 1024, but is \"4\""),
-    (("nodes",), 10**9, "'nodes' has to be a whole number from 1 to 1024, but is 1000000000"),
+    (("nodes",), 0, "'nodes' has to be a whole number from 1 to 16384, but is 0"),
+    (("nodes",), 1.5, "'nodes' has to be a whole number from 1 to 16384, but is 1.5"),
+    (("nodes",), True, "'nodes' has to be a whole number from 1 to 16384, but is true"),
+    (("nodes",), "4", "'nodes' has to be a whole number from 1 to 16384, but is \"4\""),
+    (("nodes",), 10**9, "'nodes' has to be a whole number from 1 to 16384, but is 1000000000"),
     ((*NVLINK, "bandwidth"), 0, "link type nvlink: 'bandwidth' has to be a whole number of bytes"),
     ((*NVLINK, "bandwidth"), -1, "'bandwidth' has to be a whole number of bytes a second from 1"),
     ((*NVLINK, "bandwidth"), float("nan"), "from 1 to 1e+18, but is NaN"),
@@ -177,14 +177,14 @@ CHANGES: list[tuple[tuple[Any, ...], Any, str]] = [
         'unknown key "fp16"; the keys are float32, float64, tfloat32',
     ),
     ((*GPU, "peak_flops", "float32"), 0, "peak_flops: 'float32' has to be a whole number from 1"),
-    (("node",), [], "node: has to be an object with the keys 'devices', but is []"),
+    (("node",), [], "'node' is empty; a machine has at least one kind of nodes"),
     (("node", "devices"), [], "node: 'devices' is empty; a node has at least one device"),
     (("node", "devices"), 4, "node: 'devices' has to be a list, but is 4"),
     (("node", "devices", 0), 4, "entry 0 of 'devices': has to be an object with the keys 'type', "),
     (("node", "devices", 0, "type"), "V100", "'type' has to be one of P100, but is \"V100\""),
     (("node", "devices", 0, "type"), [], "'type' has to be one of P100, but is []"),
-    (("node", "devices", 0, "count"), 0, "'count' has to be a whole number from 1 to 4096, but i"),
-    (("node", "devices", 0, "count"), 4096, "16 nodes have at least 65536 devices; a machine has"),
+    (("node", "devices", 0, "count"), 0, "'count' has to be a whole number from 1 to 65536, but i"),
+    (("node", "devices", 0, "count"), 4097, "so far the machine has 65552 devices; it can have at"),
     (("node", "devices", 0, "memory"), "gpu:0", "gpu:0 is a name for devices only; choose another"),
     (("node", "devices", 0, "memory"), [], "a name has to be a letter, then up to 39 letters,"),
     (("node", "switches"), ["gpu:7"], "node: switches: gpu:7 is a name for devices only; choose"),
@@ -237,7 +237,45 @@ CHANGES: list[tuple[tuple[Any, ...], Any, str]] = [
     ),
     (("network", "links"), [], "no route from gpu:0 to gpu:4; connect them by a link, by switches"),
     (("network",), DELETE, "no route from gpu:0 to gpu:4; connect them by a link, by switches"),
-    (("network",), [], "network: has to be an object with the keys 'switches', 'links', but is []"),
+    (("network",), [], "network: has to be an object with the keys 'switches', 'links', "),
+    (("node",), [P100["node"]] * 2, "leave 'nodes' out where 'node' is a list; each entry has a"),
+    (("node", "links", 0, 0), "gpu:*", "node: link gpu:1 - gpu:1: leads back to where it starts"),
+    (("node", "links", 0, 0), "rail:*", "link rail:* - gpu:1: there is nothing of these names; *"),
+    (("node", "links", 0, 0), "*", "node: a link has to be a list of two ends and a link type"),
+    (("network", "switches"), ["ib", "ib"], "the name ib stands for more than one switch; rename"),
+    (("network", "switches", 0), {"name": "ib"}, "entry 0 of 'switches': the key 'nodes' is miss"),
+    (("network", "switches", 0), {"name": "ib", "nodes": 0}, "'nodes' has to be a whole number"),
+    (
+        ("network", "switches"),
+        ["ib", {"name": "leaf", "nodes": 4}, {"name": "row", "nodes": 6}],
+        "switches of 4 and of 6 nodes; groups have to be made of whole smaller ones, so take a mu",
+    ),
+    (
+        ("network", "switches"),
+        [{"name": "ib", "nodes": 4}],
+        "no route from gpu:0 to gpu:16; connect them by a link",
+    ),
+    (("network", "torus"), 3, "torus: has to be an object with the keys 'switch', 'shape', 'link'"),
+    (
+        ("network",),
+        {"torus": {"switch": "ib", "shape": [4, 4], "link": "infiniband"}},
+        "torus: 'switch' has to be a switch of every node: host:0, host:1, but is \"ib\"",
+    ),
+    (
+        ("network",),
+        {"torus": {"switch": "host:0", "shape": [4, 5], "link": "infiniband"}},
+        "torus: 'shape' has to be up to 6 extents from 1 to 32 whose product is 16, the nodes, but",
+    ),
+    (
+        ("network",),
+        {"torus": {"switch": "host:0", "shape": [4, 4], "link": "ethernet"}},
+        "torus: 'link' has to be one of nvlink, pcie, qpi, infiniband, but is \"ethernet\"",
+    ),
+    (
+        ("network", "torus"),
+        {"switch": "host:0", "shape": [4, 4], "link": "infiniband"},
+        "network: a torus joins all nodes; leave its switches and links out",
+    ),
     (("node", "routes"), ["gpu:0"], "node: a route has to be a list of names, as in ["),
     (("node", "routes"), [[]], "has to name at least the two devices that it connects"),
     (("node", "routes"), [["gpu:0", "gpu:1", "gpu:0"]], "is cyclic, for it passes gpu:0 twice"),
@@ -262,8 +300,10 @@ def test_content(capsys: Capture, keys: tuple[Any, ...], value: Any, text: str) 
 
 def test_too_many_switches(capsys: Capture) -> None:
     changed = copy.deepcopy(P100)
-    changed["node"]["switches"] += [f"s{i}" for i in range(5000)]
-    assert of_file(capsys, changed) == ("16 nodes have 80048 switches; a machine has at most 65536")
+    changed["node"]["switches"] += [f"s{i}" for i in range(20000)]
+    assert of_file(capsys, changed) == (
+        "16 nodes have 320048 switches; a machine has at most 262144"
+    )
 
 
 def test_memories_of_different_sizes(capsys: Capture) -> None:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flexlegion import UserError
-from flexlegion.machine.topology import Device, Hop, Link, Switch, Topology
+from flexlegion.machine.parts import Device, Hop, Link, Switch
+from flexlegion.machine.topology import Topology
 
 
 def gpu(number: int, memory: str | None = None) -> Device:

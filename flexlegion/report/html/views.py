@@ -9,7 +9,7 @@ import numpy as np
 from markupsafe import Markup
 
 from flexlegion.console.text import common_name, count, duration
-from flexlegion.machine.topology import Hop
+from flexlegion.machine.parts import Hop
 from flexlegion.plan.passes import PASSES, ROWS
 from flexlegion.report.html.groups import Folded, Group
 from flexlegion.report.html.picture import drawn

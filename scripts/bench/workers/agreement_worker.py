@@ -20,8 +20,9 @@ from flexlegion.cost.model import Cost, CostModel, Linear, RuntimeCosts, Shapes
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.graph.graph import Operator
 from flexlegion.graph.operator_type import DimKind
+from flexlegion.machine.parts import Device
 from flexlegion.machine.running import running_machine, traffic
-from flexlegion.machine.topology import Device, Topology
+from flexlegion.machine.topology import Topology
 from flexlegion.plan.coherence import moved_bytes
 from flexlegion.plan.passes import PASSES
 from flexlegion.profiling.local import local_topology
