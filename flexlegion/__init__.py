@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from flexlegion.analysis.sbp import sbp as sbp
     from flexlegion.analysis.search import search as search
     from flexlegion.analysis.simulate import simulate as simulate
+    from flexlegion.analysis.what_if import what_if as what_if
     from flexlegion.base.errors import DivergenceError as DivergenceError
     from flexlegion.base.errors import UserError as UserError
     from flexlegion.bindings.native import library_folder as library_folder

@@ -59,18 +59,24 @@ def described_machine(spec: str | Path) -> Topology:
     UserError
         If there is no such machine, or its file is wrong.
     """
+    machine, gpus = described(spec)
+    return machine.topology(gpus)
+
+
+def described(spec: str | Path) -> tuple[Machine, int | None]:
+    """The same as its file has it, and how many of its GPUs are meant; None: all."""
     match = re.fullmatch(r"([a-z][a-z0-9]{0,39}?)(?:x(0|[1-9][0-9]{0,8}))?", str(spec))
     if match:
         path = PLATFORMS / f"{match[1]}.json"
         if match[2] and path.is_file():
-            return read_machine(path, match[1], str(spec)).topology(int(match[2]))
+            return read_machine(path, match[1], str(spec)), int(match[2])
         if path.is_file() and not Path(spec).exists():
             sizes = read_machine(path, match[1]).sizes
             raise UserError(
                 f"{spec}: the number of GPUs is missing; use {spec}x{sizes[0]} to "
                 f"{spec}x{sizes[-1]}"
             )
-    return read_machine(spec, Path(spec).stem).topology()
+    return read_machine(spec, Path(spec).stem), None
 
 
 def read_machine(path: str | Path, name: str, where: str | None = None) -> Machine:

@@ -58,8 +58,8 @@ Torus torus_of(const fl_routes& routes, int links) {
       }
     }
   }
-  torus.links = list_of(routes.torus_links, std::int64_t{routes.dimensions} * routes.n_nodes *
-                                                2 * (routes.dimensions > 0 ? 1 : 0));
+  torus.links = list_of(routes.torus_links, std::int64_t{routes.dimensions} * routes.n_nodes * 2 *
+                                                (routes.dimensions > 0 ? 1 : 0));
   for (int link : torus.links) {
     if (link < -1 || link >= links) throw std::invalid_argument("a torus without such a link");
   }
@@ -211,8 +211,9 @@ std::vector<bool> single_entries(const Routes& routes) {
             // That of the node where the route ends, or one that all nodes share.
             one = one && (near == 0 || hop.of == RouteHop::Of::destination || hop.stride == 0);
             one = one && hop.of != RouteHop::Of::torus;
-            one = one && (last == nullptr || (last->first == hop.first &&
-                                              last->stride == hop.stride && last->span == hop.span));
+            one =
+                one && (last == nullptr || (last->first == hop.first &&
+                                            last->stride == hop.stride && last->span == hop.span));
             last = &hop;
           }
         }

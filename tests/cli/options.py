@@ -147,6 +147,7 @@ BASES: dict[str, Given] = {
     | {"--to": "dtensor", "--out": "FOLDER/program.py", "--json": True},
     "search": _SEARCH | {"--out": "FOLDER/found.json"},
     "compare": _SEARCH,
+    "what-if": _SEARCH | {"--vary": "memory=x1,x2"},
     "plan": _BASE,
     "strategy": _BASE | {"--out": "FOLDER/strategy.json"},
     "completion": {"": "bash"},
@@ -223,6 +224,24 @@ ROWS: dict[str, dict[str, Row]] = {
     | JSON
     | {
         "out": _file("--out", "found.json"),
+        "report": _file("--report", "report.html"),
+    },
+    "what-if": NETWORK
+    | MACHINE
+    | BUDGET
+    | JSON
+    | {
+        "vary": Row({"--vary": "flops=x2"}, {"vary": "flops", "points.1.value": 2}, moves=True),
+        "points": Row(
+            {"--vary": "memory=x1..x2", "--points": "3"},
+            shows=lambda outcome: len(outcome.told("points")) == 3,
+        ),
+        "start": Row(
+            {"--start": "single,model"},
+            shows=lambda outcome: (
+                set(outcome.told("points.0.known_times_ns")) == {"single", "model"}
+            ),
+        ),
         "report": _file("--report", "report.html"),
     },
     # What it prints is compared as a whole.

@@ -35,6 +35,7 @@ IN_PROCESS = {
     "export": ["data", "--to", "dtensor", "--out", "FOLDER/out.py"],
     "search": ["--out", "FOLDER/out.json", "--proposals", "5", "--chains", "1"],
     "compare": ["--proposals", "5", "--chains", "1"],
+    "what-if": ["--vary", "flops=x1,x2", "--proposals", "5", "--chains", "1"],
     "plan": [],
     "strategy": ["--out", "FOLDER/out.json"],
 }

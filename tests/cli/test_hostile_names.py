@@ -92,6 +92,7 @@ def test_all_that_is_printed(here: Path, monkeypatch: pytest.MonkeyPatch, capsys
         ["plan", "--sbp", "--strategy", "s.json", *on],
         ["explain", "data", *on],
         ["compare", *on, "--proposals", "50", "--chains", "1"],
+        ["what-if", *on, "--vary", "flops=x1,x2", "--proposals", "50", "--report", "w.html"],
         ["export", "s.json", *on, "--to", "dtensor", "--out", "plan.py"],
         ["export", "s.json", *on, "--to", "jax", "--out", "plan_jax.py"],
         ["report", "s.json", *on, "--out", "page.html", "--svg", "p.svg"],

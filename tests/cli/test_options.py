@@ -38,6 +38,7 @@ FIGURES = (
     "allocated_bytes",
     "memory_of_each_device",
     "strategies",
+    "points",
 )
 
 
