@@ -36,6 +36,8 @@ from flexlegion.strategy.strategy import ResolvedStrategy
 REFERENCES = ("data", "expert")
 # What a search has of its budget at least, however long its starts took to find.
 LEAST_SECONDS = 0.1
+# Each simulation of 4,096 GPUs may take gigabytes, and OptCNN's costs a way for each pair of them.
+MOST_MEMORIES = 1024
 
 
 @dataclass(frozen=True, repr=False)
@@ -343,9 +345,15 @@ def starts_of(
     Raises
     ------
     UserError
-        If a start that was asked for cannot be read or does not fit, or if every one has a task
-        that takes longer than is simulated.
+        If the machine is too large, if a start that was asked for cannot be read or does not fit,
+        or if every one has a task that takes longer than is simulated.
     """
+    if len(every.memories) > MOST_MEMORIES:
+        raise UserError(
+            f"machine {every.topology.name} has {len(every.memories):,} memories of devices, but "
+            f"at most {MOST_MEMORIES:,} can be searched for, as a search simulates many strategies "
+            "side by side; take fewer nodes of it, or simulate known strategies there"
+        )
     problem = problem or every
     starts: dict[str, ResolvedStrategy] = {}
     first: Judged | None = None  # of the starts, once somebody asked

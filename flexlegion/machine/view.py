@@ -16,6 +16,8 @@ from flexlegion.machine.topology import Topology
 
 Json = dict[str, Any]
 
+MOST_ALIKE = 15  # nodes or routes; more are told in one line
+
 
 def listing(machines: Mapping[str, Machine]) -> str:
     """A table of the shipped machines."""
@@ -67,11 +69,15 @@ def drawing(topology: Topology) -> str:
     of_node: dict[int, list[Device]] = {node: [] for node in range(topology.nodes)}
     for device in topology.devices:
         of_node[device.node].append(device)
-    for node, devices in of_node.items():
-        if node == 0:
-            _draw_node(tree.add(Text("node:0")), topology, devices)
-        else:
-            tree.add(Text(f"node:{node}: like node:0, with {_range(devices)}"))
+    for first, *others in _alike(topology):
+        _draw_node(tree.add(Text(f"node:{first}")), topology, of_node[first])
+        if len(others) > MOST_ALIKE:
+            devices = [device for node in others for device in of_node[node]]
+            nodes = f"node:{others[0]} to node:{others[-1]}"
+            tree.add(Text(f"{nodes}: each like node:{first}, with {_range(devices)} together"))
+            continue
+        for node in others:
+            tree.add(Text(f"node:{node}: like node:{first}, with {_range(of_node[node])}"))
     network = [switch for switch in topology.switches if switch.node is None]
     if network:
         branch = tree.add(Text("network"))
@@ -81,11 +87,19 @@ def drawing(topology: Topology) -> str:
     routes = _routes(topology)
     if routes:
         branch = tree.add(Text(f"routes from {_first(topology).name}"))
+        alike: dict[tuple[int, int, int], list[str]] = {}
         for destination, hops in routes.items():
             width = min(hop.link.bandwidth for hop in hops)
             latency = sum(hop.link.latency_ns for hop in hops)
             via = " - ".join([hops[0].source, *(hop.destination for hop in hops)])
-            branch.add(Text(f"to {destination}: {_rate(width)}, {latency} ns: {via}"))
+            line = f"to {destination}: {_rate(width)}, {latency} ns: {via}"
+            alike.setdefault((width, latency, len(hops)), []).append(line)
+        for lines in alike.values():
+            many = len(lines) > 1 + MOST_ALIKE
+            for line in lines[:1] if many else lines:
+                branch.add(Text(line))
+            if many:
+                branch.add(Text(f"and to {len(lines) - 1} more, as wide and as long"))
     return printed(tree)
 
 
@@ -117,6 +131,15 @@ def drawing_json(topology: Topology) -> Json:
             for destination, hops in routes.items()
         ],
     }
+
+
+def _alike(topology: Topology) -> list[list[int]]:
+    """The nodes of each kind; where kinds are not known, all are taken to be alike."""
+    kinds: dict[int, list[int]] = {}
+    known = topology.by_nodes.nodes
+    for node in range(topology.nodes):
+        kinds.setdefault(known[node].kind if len(known) == topology.nodes else 0, []).append(node)
+    return list(kinds.values())
 
 
 def _first(topology: Topology) -> Device:

@@ -48,6 +48,7 @@ CALLS: dict[Callable[..., Any], dict[str, Any]] = {
     fl.report_on: ASKED | {"strategy": "data", "progress": False},
     fl.search: ASKED | SHORT,
     fl.compare: ASKED | SHORT,
+    fl.what_if: ASKED | {"vary": "memory=x1,x2"} | SHORT,
     fl.export: ASKED | {"strategy": "data"},
     fl.sbp: {"model": MODEL, "mesh": fl.Mesh(["gpu:0", "gpu:1"]), "signatures": {"first": fl.S(0)}},
     fl.load_machine: {"spec": MACHINE},
@@ -127,22 +128,32 @@ def test_methods_of_a_model_that_is_not_compiled(tmp_path: Path, monkeypatch: An
 
 @pytest.mark.parametrize(
     "function",
-    [fl.simulate, fl.explain, fl.report_on, fl.search, fl.compare, fl.export, fl.tune],
+    [
+        fl.simulate,
+        fl.explain,
+        fl.report_on,
+        fl.search,
+        fl.compare,
+        fl.what_if,
+        fl.export,
+        fl.tune,
+    ],
     ids=lambda function: function.__name__,
 )
 def test_options_of_training(function: Callable[..., Any]) -> None:
     """Stated once, they are shown by help and checked as all other arguments are."""
     assert set(TrainingOptions.__annotations__) <= set(_names(function))
     its = function.__name__
+    needed = {"vary": "memory=x2"} if function is fl.what_if else {}
     with pytest.raises(
         TypeError, match=rf"{its}\(\) got an unexpected keyword argument 'optimiser'"
     ):
-        function(MODEL, MACHINE, optimiser="adam")
+        function(MODEL, MACHINE, **needed, optimiser="adam")
     with pytest.raises(fl.UserError, match=f"{its}: 'storage' has to be text or None, but is 16"):
-        function(MODEL, MACHINE, storage=16)
+        function(MODEL, MACHINE, **needed, storage=16)
     network = fl.simulate(MODEL, MACHINE).setting.network
     if function is not fl.tune:  # which needs Legion
-        given = ASKED | {"model": network, "strategy": "data"}
+        given = ASKED | {"model": network, "strategy": "data"} | needed
         takes = {name: given[name] for name in _names(function) if name in given}
         with pytest.raises(fl.UserError, match="a network says how it is trained; leave out loss"):
             function(**takes, loss="huber")
