@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Unpack
 
 from flexlegion.analysis.result import Result
-from flexlegion.analysis.search import Found, found_by, starts_of
+from flexlegion.analysis.search import Found, check_size, found_by, starts_of
 from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting
 from flexlegion.base.arguments import typed
 from flexlegion.base.errors import DoesNotApply, UserError
@@ -125,6 +125,7 @@ def compare(
         **training,
     )
     problem = setting.problem
+    check_size(problem)
     rows = [known_row(name, problem) for name in KNOWN]
     rows += [known_row(name, problem) for name in SPECIAL if _applies(name, problem)]
     starts, notes = starts_of(None, problem, seed, SEARCHES[ANNEALING].starts)

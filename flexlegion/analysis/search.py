@@ -348,12 +348,7 @@ def starts_of(
         If the machine is too large, if a start that was asked for cannot be read or does not fit,
         or if every one has a task that takes longer than is simulated.
     """
-    if len(every.memories) > MOST_MEMORIES:
-        raise UserError(
-            f"machine {every.topology.name} has {len(every.memories):,} memories of devices, but "
-            f"at most {MOST_MEMORIES:,} can be searched for, as a search simulates many strategies "
-            "side by side; take fewer nodes of it, or simulate known strategies there"
-        )
+    check_size(every)
     problem = problem or every
     starts: dict[str, ResolvedStrategy] = {}
     first: Judged | None = None  # of the starts, once somebody asked
@@ -403,6 +398,17 @@ def starts_of(
     if excess is not None:
         raise UserError(excess)
     return starts, tuple(notes)
+
+
+def check_size(problem: Problem) -> None:
+    """Raise `UserError` if the machine is too large for searches."""
+    memories = len(problem.memories)
+    if memories > MOST_MEMORIES:
+        raise UserError(
+            f"machine {problem.topology.name} has {memories:,} memories of devices, but at most "
+            f"{MOST_MEMORIES:,} can be searched for, as a search simulates many strategies side by "
+            "side; take fewer nodes of it, or simulate known strategies there"
+        )
 
 
 def _check_dimensions(strategy: ResolvedStrategy, problem: Problem) -> None:

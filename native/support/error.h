@@ -3,6 +3,7 @@
 #pragma once
 
 #include <exception>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -37,6 +38,12 @@ Result guarded(Result failure, Body&& body) noexcept {
     return body();
   } catch (const UserMistake& e) {
     last_error() = {e.what(), true, e.needs};
+  } catch (const std::bad_alloc&) {
+    last_error() = {
+        "this machine has too little memory for that; take a smaller network or batch, "
+        "fewer devices or micro-batches, or a machine with more memory",
+        true,
+        {}};
   } catch (const std::exception& e) {
     last_error() = {e.what(), false, {}};
   } catch (...) {

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -47,3 +50,19 @@ def test_absurd(command: str, machine: str, message: str, tmp_path: Path, capsys
     file.write_text(machine)
     out = [] if command == "compare" else ["--out", str(tmp_path / "s.json")]
     assert message in error_of(capsys, command, "--model", "mlp", "--machine", str(file), *out)
+
+
+def test_too_little_memory_here() -> None:
+    """Of the machine that simulates: a sentence, not a fault."""
+    command = [sys.executable, "-m", "flexlegion", "simulate", "--model", "resnet101"]
+    done = subprocess.run(
+        [*command, "--machine", "h100x4096", "--batch-size", "32768"],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(
+        "error: this machine has too little memory for that; take a small"
+    )
