@@ -185,8 +185,8 @@ def search(
         How long to search: ``"30s"``, ``"2m"``, seconds. By default a minute, or with `proposals`
         without a limit. Ctrl-C ends the search with the best so far.
     proposals
-        How many each chain makes at most. Without a budget, the same seed and number of chains give
-        the same result.
+        How many each chain anneals with at most; a descent to a local optimum follows, which only
+        a budget ends. Without one, the same seed and number of chains give the same result.
     start
         Strategies to start from; by default data parallelism, the experts', OptCNN's (not for
         "paper") and a random one, as far as the batch allows; and "optcnn-coarse", "megatron",

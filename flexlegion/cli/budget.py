@@ -19,8 +19,9 @@ def add_budget_options(parser: argparse.ArgumentParser, more: str = "") -> None:
         "--proposals",
         type=int,
         metavar="N",
-        help="how many proposals each chain makes at most; without --budget the same seed and "
-        "--chains give the same result on every machine",
+        help="how many proposals each chain anneals with at most; a descent to a local optimum "
+        "follows, which only --budget ends; without that, the same seed and --chains give the same "
+        "result on every machine",
     )
     parser.add_argument("--seed", type=int, default=0, help="decides all that is random; default 0")
     parser.add_argument(
