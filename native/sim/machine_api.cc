@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <set>
 #include <stdexcept>
 #include <string>
 
@@ -84,6 +85,41 @@ Torus torus_of(const fl_routes& routes, int links) {
   return torus;
 }
 
+// Which relations of two nodes there are, by their numbers in `tables`. Two nodes meet in the
+// smallest group that has both, as nodes of two different parts of it.
+std::vector<bool> relations_of(const Routes& routes) {
+  const int nodes = static_cast<int>(routes.kind_of.size());
+  const int kinds = static_cast<int>(routes.places.size());
+  const int levels = static_cast<int>(routes.spans.size()) + 1;
+  std::vector<bool> found(routes.tables.size(), false);
+  const auto mark = [&](int from, int to, int near) {
+    found[static_cast<std::size_t>((from * kinds + to) * routes.nearnesses() + near)] = true;
+  };
+  for (int kind : routes.kind_of) mark(kind, kind, 0);
+  for (int level = 0; level < levels; ++level) {
+    const int part = level == 0 ? 1 : routes.spans[level - 1];
+    const int group = level + 1 == levels ? nodes : routes.spans[level];
+    std::vector<char> before(kinds, 0), here(kinds, 0);  // kinds of parts before, and of this one
+    for (int node = 0; node < nodes; ++node) {
+      if (node % part == 0 || node % group == 0) {
+        for (int kind = 0; kind < kinds; ++kind) {
+          before[kind] = node % group == 0 ? 0 : before[kind] | here[kind];
+          here[kind] = 0;
+        }
+      }
+      const int mine = routes.kind_of[node];
+      if (here[mine]) continue;
+      here[mine] = 1;
+      for (int kind = 0; kind < kinds; ++kind) {
+        if (!before[kind]) continue;
+        mark(kind, mine, 1 + level);
+        mark(mine, kind, 1 + level + levels);
+      }
+    }
+  }
+  return found;
+}
+
 // The nodes of each kind: the first and the last.
 std::vector<std::pair<int, int>> extent_of_kinds(const Routes& routes) {
   std::vector<std::pair<int, int>> ends(routes.places.size(), {-1, -1});
@@ -105,8 +141,8 @@ void check_hop(const RouteHop& hop, std::pair<int, int> nodes, int links) {
   }
 }
 
-void check_route(const Routes& its, int route, bool may_be_empty, std::pair<int, int> sources,
-                 std::pair<int, int> destinations, int links) {
+void check_route(const Routes& its, int route, bool may_be_empty, bool same_node,
+                 std::pair<int, int> sources, std::pair<int, int> destinations, int links) {
   int length = 0, ways = 0;
   for (int h = its.first_hop[route]; h < its.first_hop[route + 1]; ++h) {
     const RouteHop& hop = its.hops[h];
@@ -121,7 +157,8 @@ void check_route(const Routes& its, int route, bool may_be_empty, std::pair<int,
       }
     }
   }
-  if (ways > 0 && its.torus.shape.empty()) throw std::invalid_argument("a route along no torus");
+  if (ways > 0 && (same_node || its.torus.shape.empty()))
+    throw std::invalid_argument("a route along no torus");
   length += ways * its.torus.longest();
   if (length > Route::kMost) throw std::invalid_argument("a route of too many links");
   if (length == 0 && !may_be_empty) throw std::invalid_argument("a route of no links");
@@ -145,9 +182,14 @@ Routes routes_of(const fl_machine& machine) {
   }
   its.node_of = list_of(given.node_of, machine.memories);
   its.place_of = list_of(given.place_of, machine.memories);
+  std::set<std::pair<int, int>> taken;
   for (int m = 0; m < machine.memories; ++m) {
     check_index(its.node_of[m], given.n_nodes, "node");
     check_index(its.place_of[m], its.places[its.kind_of[its.node_of[m]]], "place in a node");
+    // Two memories at one place would have no route between them.
+    if (!taken.emplace(its.node_of[m], its.place_of[m]).second) {
+      throw std::invalid_argument("two memories at one place of a node");
+    }
   }
   its.spans = list_of(given.spans, given.n_spans);
   for (std::size_t s = 0; s < its.spans.size(); ++s) {
@@ -173,6 +215,7 @@ Routes routes_of(const fl_machine& machine) {
   }
   const std::int64_t relations = std::int64_t{given.kinds} * given.kinds * its.nearnesses();
   its.tables = list_of(given.tables, relations);
+  const std::vector<bool> occurs = relations_of(its);
   const auto ends = extent_of_kinds(its);
   for (int r = 0; r < static_cast<int>(its.tables.size()); ++r) {
     const int table = its.tables[r], near = r % its.nearnesses();
@@ -181,10 +224,13 @@ Routes routes_of(const fl_machine& machine) {
     if (table < -1 || (table >= 0 && table + size > given.n_routes)) {
       throw std::invalid_argument("a table of routes that there are not");
     }
+    if (table < 0 && occurs[static_cast<std::size_t>(r)]) {
+      throw std::invalid_argument("no routes between two of the machine's nodes");
+    }
     for (int i = 0; i < (table < 0 ? 0 : static_cast<int>(size)); ++i) {
       // Within a memory nothing travels, so its route may be empty.
       const bool same_memory = near == 0 && i / its.places[to] == i % its.places[to];
-      check_route(its, table + i, same_memory, ends[from], ends[to], machine.n_links);
+      check_route(its, table + i, same_memory, near == 0, ends[from], ends[to], machine.n_links);
     }
   }
   return its;

@@ -275,7 +275,8 @@ struct Routes {
       tables.push_back(random.twisted32(static_cast<int>(lengths.size())));
       for (int i = 0; i < from * to; ++i) {
         const bool same = r % nearnesses == 0 && i / to == i % to;
-        add_route(random, links - nodes + 1, same ? 0 : random.between(1, 3), ring);
+        const bool along = ring && r % nearnesses != 0;
+        add_route(random, links - nodes + 1, same ? 0 : random.between(1, 3), along);
       }
     }
     n_nodes = random.hostile && random.chance(0.03) ? random.between(-1, nodes) : nodes;
