@@ -31,6 +31,7 @@ from flexlegion.machine.variation import Quantity, between, quantities, variatio
 from flexlegion.networks.network import Network
 from flexlegion.networks.references import load_model
 from flexlegion.objective.training import TrainingOptions
+from flexlegion.profiling.machines import is_local
 from flexlegion.report.html.page import page, save_page
 from flexlegion.searches.budget import budget_of, check_search
 from flexlegion.searches.least_time import least_time
@@ -46,6 +47,7 @@ HALVINGS = 4
 # The share of a budget that searches have; in the rest, what they found is simulated elsewhere.
 SEARCHING = 0.75
 LEAST_SECONDS = 0.1  # a search has at least so much
+_BEFORE = "(before)"  # the start that was found at the value before
 
 
 @dataclass(frozen=True)
@@ -316,7 +318,7 @@ def what_if(
     begin = time.monotonic()
     limits = budget_of(budget, proposals)
     check_search(seed, chains)
-    if isinstance(machine, Topology) or (str(machine) == "local" and not Path("local").exists()):
+    if isinstance(machine, Topology) or is_local(machine):
         raise UserError(
             "what varies is a machine that a file describes; write this one's by 'flexlegion "
             "machine measure', and give that file"
@@ -326,17 +328,17 @@ def what_if(
     quantity, values = variation(vary, quantities(its, gpus, network.batch_size), points)
 
     def setting_of(value: float) -> Setting:
-        topology, name = its.topology(gpus), str(machine)
-        if quantity.machine is not None:
-            other, used = quantity.machine(value)
-            topology = other.topology(used)
-        varied = network if quantity.machine is not None else _with_batch(network, round(value))
-        setting = Setting.of(varied, topology, costs=costs, profile_db=profile_db)
-        return replace(setting, machine=f"{name}, {quantity.name} {quantity.told(value)}")
+        if quantity.machine is None:
+            varied, other, used = _with_batch(network, round(value)), its, gpus
+        else:
+            varied, (other, used) = network, quantity.machine(value)
+        setting = Setting.of(varied, other.topology(used), costs=costs, profile_db=profile_db)
+        return replace(setting, machine=f"{machine}, {quantity.name} {quantity.told(value)}")
 
+    settings = [setting_of(value) for value in values]  # a wrong one is told before any search
     found: list[_Searched] = []
     ended_by = None
-    for number, value in enumerate(values):
+    for number, (value, setting) in enumerate(zip(values, settings, strict=True)):
         share = limits
         if limits.seconds is not None:
             left = SEARCHING * limits.seconds - (time.monotonic() - begin)
@@ -345,7 +347,7 @@ def what_if(
         label = f"{quantity.name} {quantity.told(value)}"
         with ProgressBar(label, progress) as bar:
             task = {"budget": share, "seed": seed, "chains": chains, "progress": bar.search}
-            found.append(_search(setting_of(value), value, start, found, task))
+            found.append(_search(setting, value, start, found, task))
         _check_costs(found[-1], quantity)
         ended_by = found[-1].ended_by
         if ended_by is not None:
@@ -407,11 +409,14 @@ class _Searched:
     start: str | None
     known_times_ns: Mapping[str, int | None]
     reason: str | None
+    time_ns: int | None = None
     chains: int = 0
     ended_by: KeyboardInterrupt | None = None
 
     def time_of(self, strategy: ResolvedStrategy) -> int | None:
-        """Of a strategy that was found elsewhere; None: it does not fit here."""
+        """Of a strategy, wherever it was found; None: it does not fit here."""
+        if strategy is self.best:
+            return self.time_ns
         try:
             return judge(self.setting.problem, named(strategy, self.setting.problem)).time_ns
         except UserError:
@@ -431,16 +436,25 @@ def _search(
         starts, _ = starts_of(specs, problem, seed, SEARCHES[ANNEALING].starts)
         if before and (last := before[-1]).best is not None:
             with suppress(UserError):  # of other devices, say
-                starts["before"] = named(last.best, problem)
+                starts[_BEFORE] = named(last.best, problem)
         result = run_search(ANNEALING, SearchTask(problem, starts, **task))
     except UserError as e:
         return _Searched(value, setting, None, None, {}, str(e))
     start = result.start
-    if start == "before":
+    if start == _BEFORE:
         start = before[-1].start or start
-    known = {name: t for name, t in result.start_times_ns.items() if name != "before"}
-    chains, ended_by = result.chains, result.ended_by
-    return _Searched(value, setting, result.strategy, start, known, None, chains, ended_by)
+    known = {name: t for name, t in result.start_times_ns.items() if name != _BEFORE}
+    return _Searched(
+        value,
+        setting,
+        result.strategy,
+        start,
+        known,
+        None,
+        result.iteration_time_ns,
+        result.chains,
+        result.ended_by,
+    )
 
 
 def _points(
@@ -449,13 +463,16 @@ def _points(
     """Every strategy at every value; who wins; and the strategies by letter."""
     strategies: list[tuple[ResolvedStrategy, str | None]] = []
     for searched in found:
-        its = searched.best
-        if its is None:
+        found_here = searched.best
+        if found_here is None:
             continue
-        if not quantity.same_devices or all(dict(its) != dict(other) for other, _ in strategies):
-            strategies.append((its, searched.start))
-    own = next((its for its in found if its.value == quantity.own), None)
-    kept = own.best if own is not None and quantity.same_devices else None
+        known = any(dict(found_here) == dict(other) for other, _ in strategies)
+        if not (known and quantity.same_devices):
+            strategies.append((found_here, searched.start))
+    own = next((searched for searched in found if searched.value == quantity.own), None)
+    kept = None  # the number of the strategy for the machine as it is
+    if own is not None and own.best is not None and quantity.same_devices:
+        kept = next(n for n, (its, _) in enumerate(strategies) if dict(its) == dict(own.best))
     points: list[Point] = []
     letters: dict[int, str] = {}
     last: int | None = None
@@ -472,7 +489,6 @@ def _points(
             last = best
         if last is not None and quantity.same_devices:
             letters.setdefault(last, _letter(len(letters)))
-        kept_ns = None if kept is None else searched.time_of(kept)
         points.append(
             Point(
                 value=searched.value,
@@ -483,7 +499,7 @@ def _points(
                 winner=None if last is None else letters.get(last),
                 start=None if best is None else strategies[best][1],
                 known_times_ns=searched.known_times_ns,
-                kept_time_ns=kept_ns,
+                kept_time_ns=None if kept is None else times.get(kept),
                 least_time_ns=least_time(searched.setting.problem).time_ns,
                 reason=searched.reason,
             )

@@ -19,7 +19,7 @@ from flexlegion.base.quoting import shown
 from flexlegion.base.suggestions import did_you_mean
 from flexlegion.machine.description import DeviceType, Grid, LinkType, Machine, NodeDevice, NodeKind
 from flexlegion.machine.efficiency import parse_efficiency
-from flexlegion.machine.routes import check_graph
+from flexlegion.machine.routes import check_graph, check_unique
 from flexlegion.machine.topology import Topology
 
 SCHEMA_VERSION = 1
@@ -222,10 +222,7 @@ def _network_switches(network: Section) -> dict[str, int | None]:
             value, span = entry.values["name"], entry.integer("nodes", 1, MAX_NODES)
         name = _name_of(value, f"{network.where}: switches")
         _no_device_name(name, f"{network.where}: switches")
-        if name in found:
-            raise UserError(
-                f"{network.where}: the name {name} stands for more than one switch; rename one"
-            )
+        check_unique([*found, name], "switch", network.where)
         found[name] = span
     spans = sorted({span for span in found.values() if span is not None})
     for small, large in pairwise(spans):

@@ -229,6 +229,11 @@ class NodeRoutes:
                 hops.append(Hop(step.wire.links[number], step.backward))
         return tuple(hops)
 
+    @property
+    def nearnesses(self) -> int:
+        """How many values of `Relation.near` there are."""
+        return 3 + 2 * len(self.spans)
+
     def relation(self, source: int, destination: int) -> Relation:
         """Of two nodes."""
         near = 0

@@ -36,7 +36,7 @@ class Quantity:
     whole
         Whether it is a whole number, such as that of nodes.
     own
-        Its value now; None: there is no single one, so that it is varied by factors.
+        Its value now; a factor's is 1: of what has no single value, such as several types of links.
     machine
         The machine with another value, and how many of its GPUs are used (None: all); None: it is
         no matter of the machine.
@@ -45,7 +45,7 @@ class Quantity:
     name: str
     unit: str
     whole: bool
-    own: float | None
+    own: float
     machine: Callable[[float], tuple[Machine, int | None]] | None
 
     @property
@@ -223,9 +223,7 @@ def variation(
         values = _doubled(low, high) if quantity.whole else _spread(low, high, points)
     else:
         values = [_value(value, quantity) for value in given.split(",")]
-    if quantity.own is not None:
-        values.append(quantity.own)
-    ordered = sorted(set(values))
+    ordered = sorted({*values, quantity.own})
     if len(ordered) > MOST_POINTS:
         raise UserError(f"{len(ordered)} values are too many; give at most {MOST_POINTS}")
     # The machine's own value stands for one that differs from it by rounding alone.
@@ -245,7 +243,7 @@ def _value(text: str, quantity: Quantity) -> float:
         raise UserError(f"a value of {quantity.name} has to be {wanted}, but is '{text[:40]}'")
     value = float(match[1]) * _FACTORS[match[2]] * _UNITS[match[3]]
     if factor and quantity.unit != "x":
-        value *= quantity.own or 1.0
+        value *= quantity.own
     if quantity.whole and value != round(value):
         raise UserError(f"{quantity.name} is a whole number, but is {text[:40]}")
     if not 0 < value <= 1e18 and not (value == 0 and quantity.unit == "ns"):

@@ -30,6 +30,11 @@ def load_machine(spec: str | Path) -> Topology:
     >>> load_machine("p100x8").bandwidth("gpu:0", "gpu:4")
     12500000000
     """
-    if str(spec) == "local" and not Path(spec).exists():
+    if is_local(spec):
         return local_topology()
     return described_machine(spec)
+
+
+def is_local(spec: str | Path) -> bool:
+    """Whether the machine that this program runs on is meant, and no file of that name."""
+    return str(spec) == "local" and not Path(spec).exists()

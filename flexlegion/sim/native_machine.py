@@ -6,13 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flexlegion.base.errors import UserError
-from flexlegion.bindings.native import Arrays
+from flexlegion.bindings.native import Arrays, core, enumeration
 from flexlegion.machine.node_routes import NodeRoutes, Relation, Step, Torus
 from flexlegion.machine.parts import Hop, Link
 from flexlegion.machine.topology import Topology
-
-# As long as native code's routes may be.
-MAX_ROUTE = 64
 
 
 def machine_of(
@@ -101,13 +98,14 @@ def _tables(
     routes = topology.by_nodes
     hop_of = _Hops(routes, channels)
     found = routes.relations()
+    longest = int(core().lib.FL_MAX_ROUTE)
     ways = 0 if routes.torus is None else routes.torus.longest
     tables: list[int] = []
     lengths: list[int] = []
     hops: list[tuple[int, int, int, int]] = []
     for kind in range(len(places)):
         for other in range(len(places)):
-            for near in range(3 + 2 * len(routes.spans)):
+            for near in range(routes.nearnesses):
                 pair = found.get(Relation(kind, other, near))
                 if pair is None:
                     tables.append(-1)
@@ -119,10 +117,10 @@ def _tables(
                         lengths.append(len(steps))
                         hops += map(hop_of, steps)
                         length = sum(ways if step.wire is None else 1 for step in steps)
-                        if length > MAX_ROUTE:
+                        if length > longest:
                             raise UserError(
                                 f"machine {topology.name} has a route of {length} links; at most "
-                                f"{MAX_ROUTE} can be simulated"
+                                f"{longest} can be simulated"
                             )
     return tables, lengths, hops
 
@@ -131,7 +129,7 @@ class _Hops:
     """Steps as the header's ``fl_hop``."""
 
     def __init__(self, routes: NodeRoutes, channels: _Channels) -> None:
-        self._channels = channels
+        self._kinds = enumeration("fl_hop_of")
         self._of: dict[int, tuple[int, int, int]] = {}
         for wire in routes.wires:
             numbers = [channels.first[link.name] for link in wire.links[:2]]
@@ -142,10 +140,11 @@ class _Hops:
 
     def __call__(self, step: Step) -> tuple[int, int, int, int]:
         if step.wire is None:
-            return 2, 0, 0, 1
+            return self._kinds["torus"], 0, 0, 1
         first, stride, span = self._of[id(step.wire)]
         back = step.backward and not step.wire.links[0].shared
-        return int(step.there), first + back, stride, span
+        of = self._kinds["destination" if step.there else "source"]
+        return of, first + back, stride, span
 
 
 def _turns(torus: Torus) -> list[int]:

@@ -206,7 +206,8 @@ typedef struct {
 /* A hop of the routes between any two nodes of a relation: over link
  * `first + stride * (node / span)`, `node` being where the route begins, or where it ends; or over
  * those of the torus's way. */
-typedef enum { FL_HOP_SOURCE, FL_HOP_DESTINATION, FL_HOP_TORUS } fl_hop_of;
+typedef enum { FL_HOP_OF_SOURCE, FL_HOP_OF_DESTINATION, FL_HOP_OF_TORUS } fl_hop_of;
+enum { FL_MAX_ROUTE = 64 }; /* links that a route passes */
 typedef struct {
   int32_t of, first, stride, span;
 } fl_hop;

@@ -368,7 +368,9 @@ void FlowRules::need(const View& view, bool found) {
   need.partition = tiles.disjoint ? tiles.number : -1;
   bool alike = true;
   int last = -1;  // of written_by_
-  list_by_node(view);
+  if (std::any_of(pieces_.begin(), pieces_.end(), [](const Piece& its) { return its.node >= 0; })) {
+    list_by_node(view);
+  }
   const Overlaps* common = nullptr;
   const Partition* of = nullptr;
   for (std::size_t p = 0; p < pieces_.size(); ++p) {

@@ -22,9 +22,10 @@ std::vector<int> list_of(const std::int32_t* values, std::int64_t count) {
   return std::vector<int>(values, values + count);
 }
 
-static_assert(same(FL_HOP_SOURCE, RouteHop::Of::source) &&
-              same(FL_HOP_DESTINATION, RouteHop::Of::destination) &&
-              same(FL_HOP_TORUS, RouteHop::Of::torus));
+static_assert(FL_MAX_ROUTE == Route::kMost);
+static_assert(same(FL_HOP_OF_SOURCE, RouteHop::Of::source) &&
+              same(FL_HOP_OF_DESTINATION, RouteHop::Of::destination) &&
+              same(FL_HOP_OF_TORUS, RouteHop::Of::torus));
 
 Torus torus_of(const fl_routes& routes, int links) {
   Torus torus;
@@ -210,7 +211,7 @@ Routes routes_of(const fl_machine& machine) {
   its.first_hop.push_back(static_cast<int>(next));
   for (int h = 0; h < given.n_hops; ++h) {
     const fl_hop& hop = given.hops[h];
-    check_index(hop.of, FL_HOP_TORUS + 1, "kind of hop");
+    check_index(hop.of, FL_HOP_OF_TORUS + 1, "kind of hop");
     its.hops.push_back({static_cast<RouteHop::Of>(hop.of), hop.first, hop.stride, hop.span});
   }
   const std::int64_t relations = std::int64_t{given.kinds} * given.kinds * its.nearnesses();

@@ -289,9 +289,9 @@ struct Routes {
     lengths.push_back(random.twisted32(length));
     const int first = random.upto(links - 1);
     for (int h = 0; h < length; ++h) {
-      const int of = random.chance(ring ? 0.3 : 0.0) ? FL_HOP_TORUS
-                     : random.chance(0.5)            ? FL_HOP_SOURCE
-                                                     : FL_HOP_DESTINATION;
+      const int of = random.chance(ring ? 0.3 : 0.0) ? FL_HOP_OF_TORUS
+                     : random.chance(0.5)            ? FL_HOP_OF_SOURCE
+                                                     : FL_HOP_OF_DESTINATION;
       hops.push_back({random.twisted32(of), random.twisted32((first + h) % links),
                       random.twisted32(random.upto(1)), random.twisted32(1)});
     }
