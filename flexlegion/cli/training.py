@@ -197,7 +197,7 @@ def data_and_sizes(
         If there are no such data, or they do not fit.
     """
     defaults = entry.sample_sizes if request.source in (SAMPLE, "digits") else {}
-    splits = load_for(entry.task, entry.sizes | defaults | dict(given), request)
+    splits = load_for(entry.task, entry.sizes_with(defaults | dict(given)), request)
     return splits, defaults | network_sizes(entry.task, splits.train, given)
 
 

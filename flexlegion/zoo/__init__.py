@@ -6,7 +6,7 @@ Modules are imported when their networks are built, so that the list alone takes
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -48,9 +48,7 @@ class ZooEntry:
     @property
     def build(self) -> Callable[..., None]:
         """Adds the layers to a model: ``build(model, **sizes)``."""
-        function: Callable[..., None] = getattr(
-            import_module(f"flexlegion.zoo.{self.name}"), self.name
-        )
+        function: Callable[..., None] = getattr(self._module, self.name)
         return function
 
     @property
@@ -59,6 +57,32 @@ class ZooEntry:
         _model, *sizes = inspect.signature(self.build).parameters.values()
         return {size.name: size.default for size in sizes}
 
+    def sizes_with(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """All sizes, some of which are given; those that are left to a preset are the preset's.
+
+        Raises
+        ------
+        UserError
+            If there is no such preset.
+        """
+        sizes = self.sizes | dict(given)
+        if "preset" not in sizes:
+            return sizes
+        from flexlegion.zoo.blocks import chosen_sizes
+
+        left = [name for name, size in sizes.items() if size is None]
+        published = chosen_sizes(self._module.PRESETS, sizes["preset"])
+        return sizes | {name: published[name] for name in left if name in published}
+
+    @property
+    def _module(self) -> Any:
+        return import_module(f"flexlegion.zoo.{self.name}")
+
+
+# For the samples.
+_RESIDUAL = {"input_shape": (32, 32, 1), "width": 16}
+_TRANSFORMER = {"steps": 32, "layers": 2, "hidden": 128, "heads": 4, "vocabulary": 5000}
+_GROUPED = _TRANSFORMER | {"kv_heads": 2, "ffn": 256}
 
 _NETWORKS = (
     ZooEntry(
@@ -72,14 +96,14 @@ _NETWORKS = (
         "masked language model: BERT, base or large",
         8,
         task="masked",
-        sample_sizes={"steps": 32, "layers": 2, "hidden": 128, "heads": 4, "vocabulary": 5000},
+        sample_sizes=_TRANSFORMER,
     ),
     ZooEntry(
         "gpt",
         "language model: GPT-2 and GPT-3 from 117m to 175b weights, by preset",
         8,
         task="language",
-        sample_sizes={"steps": 32, "layers": 2, "hidden": 128, "heads": 4, "vocabulary": 5000},
+        sample_sizes=_TRANSFORMER,
     ),
     ZooEntry(
         "inception_v3",
@@ -93,21 +117,27 @@ _NETWORKS = (
         sample_sizes={"input_shape": (32, 32, 1), "width": 16, "embedding": 64},
     ),
     ZooEntry("lenet", "6-layer CNN for small images"),
+    ZooEntry(
+        "llama",
+        "language model: Llama 2 and 3, Code Llama and TinyLlama, by preset",
+        8,
+        task="language",
+        sample_sizes=_GROUPED,
+    ),
+    ZooEntry(
+        "mixtral",
+        "language model: Mixtral 8x7B and 8x22B, mixtures of experts, by preset",
+        8,
+        task="language",
+        sample_sizes=_GROUPED,
+    ),
     ZooEntry("mlp", "dense layers"),
     ZooEntry(
         "moe",
         "language model: transformer with a mixture of experts, as Mixtral",
         8,
         task="language",
-        sample_sizes={
-            "steps": 32,
-            "layers": 2,
-            "hidden": 128,
-            "heads": 4,
-            "groups": 2,
-            "units": 256,
-            "vocabulary": 5000,
-        },
+        sample_sizes=_GROUPED,
     ),
     ZooEntry(
         "nmt",
@@ -118,7 +148,17 @@ _NETWORKS = (
     ZooEntry(
         "resnet101",
         "101-layer residual CNN with shortcut connections",
-        sample_sizes={"input_shape": (32, 32, 1), "width": 16},
+        sample_sizes=_RESIDUAL,
+    ),
+    ZooEntry(
+        "resnet152",
+        "152-layer residual CNN with shortcut connections",
+        sample_sizes=_RESIDUAL,
+    ),
+    ZooEntry(
+        "resnet50",
+        "50-layer residual CNN with shortcut connections",
+        sample_sizes=_RESIDUAL,
     ),
     ZooEntry(
         "rnnlm",
@@ -137,7 +177,12 @@ _NETWORKS = (
         "language model: transformer of GPT-2's small sizes",
         8,
         task="language",
-        sample_sizes={"steps": 32, "layers": 2, "hidden": 128, "heads": 4, "vocabulary": 5000},
+        sample_sizes=_TRANSFORMER,
+    ),
+    ZooEntry(
+        "vgg16",
+        "16-layer CNN of 3x3 convolutions",
+        sample_sizes={"input_shape": (32, 32, 1), "width": 16, "hidden": 256},
     ),
     ZooEntry(
         "wide_deep",

@@ -11,12 +11,19 @@ from __future__ import annotations
 from flexlegion.graph.tensor import Tensor
 from flexlegion.model.model import Model
 from flexlegion.ops.dense import Dense
-from flexlegion.zoo.blocks import NORMAL, Presets, attend, check_heads, chosen_sizes, feed_forward
+from flexlegion.zoo.blocks import (
+    NORMAL,
+    attend,
+    check_heads,
+    chosen_sizes,
+    feed_forward,
+    presets_of,
+)
 from flexlegion.zoo.unrolled import positive
 
 SEGMENTS = 2
 EPSILON = 1e-12
-PRESETS: Presets = {"base": (12, 768, 12), "large": (24, 1024, 16)}
+PRESETS = presets_of("layers hidden heads", {"base": (12, 768, 12), "large": (24, 1024, 16)})
 
 
 def _block(model: Model, x: Tensor, heads: int, name: str) -> Tensor:
@@ -57,8 +64,9 @@ def bert(
     vocabulary
         Number of tokens.
     """
-    layers, hidden, heads = chosen_sizes(PRESETS, preset, layers, hidden, heads)
-    positive("bert", steps=steps, layers=layers, hidden=hidden, heads=heads, vocabulary=vocabulary)
+    sizes = chosen_sizes(PRESETS, preset, layers=layers, hidden=hidden, heads=heads)
+    positive("bert", steps=steps, vocabulary=vocabulary, **sizes)
+    layers, hidden, heads = sizes["layers"], sizes["hidden"], sizes["heads"]
     check_heads("bert", hidden, heads)
     tokens = model.input((steps,), "int32", name="tokens")
     segments = model.input((steps,), "int32", name="segments")

@@ -12,13 +12,17 @@ from flexlegion.model.model import Model
 
 NORMAL = Normal(stddev=0.02)
 
-Presets = Mapping[str, tuple[int, int, int]]  # by name: blocks, their width, and heads
+Presets = Mapping[str, Mapping[str, int]]  # by name: published sizes
 
 
-def chosen_sizes(
-    presets: Presets, preset: str, layers: int | None, hidden: int | None, heads: int | None
-) -> tuple[int, int, int]:
-    """Blocks, their width, and heads: a preset's, where they are not given.
+def presets_of(sizes: str, table: Mapping[str, tuple[int, ...]]) -> Presets:
+    """Presets from a table, whose columns are sizes of these names."""
+    names = sizes.split()
+    return {preset: dict(zip(names, row, strict=True)) for preset, row in table.items()}
+
+
+def chosen_sizes(presets: Presets, preset: str, **given: int | None) -> dict[str, int]:
+    """A preset's sizes, but those that are given.
 
     Raises
     ------
@@ -28,11 +32,7 @@ def chosen_sizes(
     known = presets.get(str(preset).lower())
     if known is None:
         raise unknown("preset", preset, presets)
-    return (
-        known[0] if layers is None else layers,
-        known[1] if hidden is None else hidden,
-        known[2] if heads is None else heads,
-    )
+    return dict(known) | {name: size for name, size in given.items() if size is not None}
 
 
 def check_heads(network: str, hidden: int, heads: int) -> None:

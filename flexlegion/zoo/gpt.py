@@ -9,26 +9,29 @@ attention is dense in every block, where GPT-3's every other block attends to a 
 from __future__ import annotations
 
 from flexlegion.model.model import Model
-from flexlegion.zoo.blocks import Presets, chosen_sizes
+from flexlegion.zoo.blocks import chosen_sizes, presets_of
 from flexlegion.zoo.transformer import decoder
 
 # GPT-2's are called by the numbers of weights that were first published; the smallest has 124
 # million. GPT-3's are those of Brown et al., Table 2.1, but for the 24 heads of 128 channels that
 # it gives a width of 2048, and the width 5140 of its 13 billion.
-PRESETS: Presets = {
-    "117m": (12, 768, 12),
-    "345m": (24, 1024, 16),
-    "762m": (36, 1280, 20),
-    "1.5b": (48, 1600, 25),
-    "125m": (12, 768, 12),
-    "350m": (24, 1024, 16),
-    "760m": (24, 1536, 16),
-    "1.3b": (24, 2048, 16),
-    "2.7b": (32, 2560, 32),
-    "6.7b": (32, 4096, 32),
-    "13b": (40, 5120, 40),
-    "175b": (96, 12_288, 96),
-}
+PRESETS = presets_of(
+    "layers hidden heads",
+    {
+        "117m": (12, 768, 12),
+        "345m": (24, 1024, 16),
+        "762m": (36, 1280, 20),
+        "1.5b": (48, 1600, 25),
+        "125m": (12, 768, 12),
+        "350m": (24, 1024, 16),
+        "760m": (24, 1536, 16),
+        "1.3b": (24, 2048, 16),
+        "2.7b": (32, 2560, 32),
+        "6.7b": (32, 4096, 32),
+        "13b": (40, 5120, 40),
+        "175b": (96, 12_288, 96),
+    },
+)
 
 
 def gpt(
@@ -59,14 +62,5 @@ def gpt(
     vocabulary
         Number of tokens.
     """
-    layers, hidden, heads = chosen_sizes(PRESETS, preset, layers, hidden, heads)
-    decoder(
-        model,
-        "gpt",
-        "gelu_tanh",
-        steps=steps,
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        vocabulary=vocabulary,
-    )
+    sizes = chosen_sizes(PRESETS, preset, layers=layers, hidden=hidden, heads=heads)
+    decoder(model, "gpt", "gelu_tanh", steps=steps, vocabulary=vocabulary, **sizes)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from flexlegion.base.errors import UserError
 from flexlegion.model.model import Model
-from flexlegion.zoo.resnet101 import residual_trunk
+from flexlegion.zoo.residual import residual_trunk
 from flexlegion.zoo.unrolled import positive
 
 

@@ -1,25 +1,28 @@
-"""A language model with a mixture of experts in every block, as Mixtral (Jiang et al. 2024).
+"""A language model with mixtures of experts, as Mixtral (Jiang et al. 2024) or GShard.
 
 Pre-normalised blocks of attention with rotary positions, whose queries share keys in groups, and of
 experts: gated networks, of which a router chooses some for each token. The chosen ones' gates are a
 softmax over their scores. No token is dropped, unless a capacity is asked for. There is no loss
 that balances the experts' loads.
+
+GShard (Lepikhin et al. 2021) has experts without a gate, in every other block: ``every=2``,
+``gated=False``, ``capacity=2``, kv_heads as heads. There it is half of a translator, with a dense
+layer's bias here and there and learned positions, and sends some tokens to their second expert at
+random.
 """
 
 from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from flexlegion.base.errors import UserError
 from flexlegion.graph.tensor import Tensor
 from flexlegion.model.model import Model
-from flexlegion.zoo.blocks import NORMAL, check_heads
+from flexlegion.zoo.blocks import NORMAL
+from flexlegion.zoo.rotary import decoder, gated_network, project
 from flexlegion.zoo.unrolled import positive
 
-EPSILON = 1e-5
-SLOWEST = 1e6  # of the angles' rates, the last pair's is about one over this
+SLOWEST = 1_000_000  # of the angles' rates, the last pair's is about one over this
 
 
 def moe(
@@ -29,10 +32,12 @@ def moe(
     layers: int = 12,
     hidden: int = 768,
     heads: int = 12,
-    groups: int = 4,
-    units: int = 2048,
+    kv_heads: int = 4,
+    ffn: int = 2048,
     experts: int = 8,
     chosen: int = 2,
+    every: int = 1,
+    gated: bool = True,
     experts_per_op: int | None = None,
     capacity: float = 0.0,
     vocabulary: int = 32_000,
@@ -47,13 +52,17 @@ def moe(
         Length of a sequence.
     layers
         Blocks.
-    hidden, heads, groups
-        Width of the blocks, a multiple of their number of heads; and groups of heads that share
-        keys and values.
-    units
-        Width of an expert.
+    hidden, heads, kv_heads
+        Width of the blocks, a multiple of their number of heads; and heads of keys and values, each
+        for as many heads of queries.
+    ffn
+        Width between the layers of an expert, and of a block without experts.
     experts, chosen
         Of each block; and how many of them compute a token.
+    every
+        Of how many blocks the last one has experts; the others have one network for all tokens.
+    gated
+        Whether these networks are SwiGLU's, of three layers; else they are two layers with a ReLU.
     experts_per_op
         How many experts make an operator; operators can be placed on devices of their own. All
         unless given.
@@ -64,73 +73,92 @@ def moe(
     vocabulary
         Number of tokens.
     """
-    experts_per_op = experts if experts_per_op is None else experts_per_op
-    positive(
+    mixture(
+        model,
         "moe",
+        every=every,
+        gated=gated,
+        capacity=capacity,
+        experts_per_op=experts_per_op,
         steps=steps,
         layers=layers,
         hidden=hidden,
         heads=heads,
-        groups=groups,
-        units=units,
+        kv_heads=kv_heads,
+        ffn=ffn,
         experts=experts,
         chosen=chosen,
-        experts_per_op=experts_per_op,
         vocabulary=vocabulary,
     )
-    check_heads("moe", hidden, heads)
-    if heads % groups != 0 or hidden // heads % 2 != 0:
-        raise UserError(
-            f"moe: {heads} heads have to make {groups} groups of equal size, and a head has to "
-            f"have pairs of channels, but hidden is {hidden}"
-        )
+
+
+def mixture(
+    model: Model,
+    network: str,
+    *,
+    every: int,
+    gated: bool,
+    capacity: float,
+    experts_per_op: int | None,
+    ffn: int,
+    experts: int,
+    chosen: int,
+    **sizes: int,
+) -> None:
+    """Add the layers of a network called `network` in messages; its sizes are those of `moe`."""
+    experts_per_op = experts if experts_per_op is None else experts_per_op
+    positive(
+        network,
+        ffn=ffn,
+        experts=experts,
+        chosen=chosen,
+        every=every,
+        experts_per_op=experts_per_op,
+    )
     if chosen > experts or not 0 <= capacity < math.inf:
         raise UserError(
-            f"moe: chosen has to be at most experts, {experts}, and capacity from 0 on, but they "
-            f"are {chosen} and {capacity}"
+            f"{network}: chosen has to be at most experts, {experts}, and capacity from 0 on, but "
+            f"they are {chosen} and {capacity}"
         )
-    tokens = model.input((steps,), "int32", name="tokens")
-    x = model.embedding(tokens, vocabulary, hidden, embedding_initializer=NORMAL, name="embed")
-    angles = _angles(steps, hidden // heads)
-    cos = model.constant(np.cos(angles), name="cos")
-    sin = model.constant(np.sin(angles), name="sin")
-    for layer in range(1, layers + 1):
+    groups = [min(experts_per_op, experts - i) for i in range(0, experts, experts_per_op)]
+
+    def feed_forward(x: Tensor, layer: int) -> list[Tensor]:
         name = f"block{layer}"
-        y = model.rms_norm(x, EPSILON, name=f"{name}.norm1")
-        y = _attend(model, y, (cos, sin), heads, groups, name)
-        x = model.add([x, y], name=f"{name}.add1")
-        y = model.rms_norm(x, EPSILON, name=f"{name}.norm2")
-        gates = _gates(model, y, experts, chosen, capacity, name)
-        sizes = [
-            min(experts_per_op, experts - first) for first in range(0, experts, experts_per_op)
-        ]
-        parts = model.split(gates, sizes, name=f"{name}.part") if len(sizes) > 1 else [gates]
-        results = [
+        if layer % every != 0:
+            return [_network(model, x, ffn, gated, name)]
+        gates = _gates(model, x, experts, chosen, capacity, name)
+        several = len(groups) > 1
+        parts = model.split(gates, groups, name=f"{name}.part") if several else [gates]
+        return [
             model.experts(
-                y,
+                x,
                 part,
-                units,
-                "silu",
-                True,
+                ffn,
+                "silu" if gated else "relu",
+                gated,
                 chosen * size / experts,
                 NORMAL,
-                name=f"{name}.experts{i}" if len(sizes) > 1 else f"{name}.experts",
+                name=f"{name}.experts{i}" if several else f"{name}.experts",
             )
-            for i, (part, size) in enumerate(zip(parts, sizes, strict=True), 1)
+            for i, (part, size) in enumerate(zip(parts, groups, strict=True), 1)
         ]
-        x = model.add([x, *results], name=f"{name}.add2")
-    x = model.rms_norm(x, EPSILON, name="norm")
-    x = model.dense(x, vocabulary, use_bias=False, kernel_initializer=NORMAL, name="logits")
-    model.softmax(x, name="softmax")
+
+    decoder(model, network, feed_forward, slowest=SLOWEST, **sizes)
+
+
+def _network(model: Model, x: Tensor, ffn: int, gated: bool, name: str) -> Tensor:
+    """What an expert computes, of all tokens: (n, steps, hidden) -> (n, steps, hidden)."""
+    if gated:
+        return gated_network(model, x, ffn, name)
+    y = model.dense(x, ffn, "relu", False, NORMAL, name=f"{name}.up")
+    return project(model, y, x.shape[-1], f"{name}.down")
 
 
 def _gates(
     model: Model, x: Tensor, experts: int, chosen: int, capacity: float, name: str
 ) -> Tensor:
     """How much of each expert's result a token gets, (n, steps, experts); mostly 0."""
-    scores = model.dense(
-        x, experts, use_bias=False, kernel_initializer=NORMAL, name=f"{name}.router"
-    )
+    scores = project(model, x, experts, f"{name}.router")
     shares = model.top_k(model.softmax(scores, name=f"{name}.shares"), chosen, f"{name}.chosen")
     total = model.reduce(shares, "sum", -1, keepdims=True, name=f"{name}.total")
     gates = model.divide(shares, total, name=f"{name}.gates")
@@ -139,31 +167,3 @@ def _gates(
     tokens = math.prod(x.shape[:-1])
     most = max(1, math.ceil(capacity * tokens * chosen / experts))
     return model.capacity(gates, most, name=f"{name}.capacity")
-
-
-def _attend(
-    model: Model, x: Tensor, angles: tuple[Tensor, Tensor], heads: int, groups: int, name: str
-) -> Tensor:
-    """Causal self-attention with rotary positions: (n, steps, hidden) -> (n, steps, hidden)."""
-    steps, hidden = x.shape[1:]
-    width = hidden // heads
-
-    def project(part: str, count: int) -> Tensor:
-        y = _dense(model, x, count * width, f"{name}.{part}")
-        return model.reshape(y, (steps, count, width), name=f"{name}.{part}.heads")
-
-    q = model.rotary(project("query", heads), *angles, name=f"{name}.query.turned")
-    k = model.rotary(project("key", groups), *angles, name=f"{name}.key.turned")
-    y = model.attention(q, k, project("value", groups), causal=True, name=f"{name}.attention")
-    y = model.reshape(y, (steps, hidden), name=f"{name}.joined")
-    return _dense(model, y, hidden, f"{name}.output")
-
-
-def _dense(model: Model, x: Tensor, units: int, name: str) -> Tensor:
-    return model.dense(x, units, use_bias=False, kernel_initializer=NORMAL, name=name)
-
-
-def _angles(steps: int, width: int) -> np.ndarray:
-    """Of each position's pairs of channels, (steps, width): channels i and width / 2 + i."""
-    rates = SLOWEST ** (-np.arange(0, width, 2) / width)
-    return np.tile(np.arange(steps)[:, None] * rates, 2).astype(np.float32)

@@ -17,6 +17,9 @@ SMALL: dict[str, dict[str, Any]] = {
     "alexnet": {"input_shape": (64, 64, 3)},
     "inception_v3": {"input_shape": (75, 75, 3)},
     "resnet101": {"input_shape": (32, 32, 3)},
+    "resnet152": {"input_shape": (32, 32, 3)},
+    "resnet50": {"input_shape": (32, 32, 3)},
+    "vgg16": {"input_shape": (32, 32, 3)},
 }
 
 
@@ -37,7 +40,7 @@ def test_fits_every_network(name: str) -> None:
     for tensor, array in ((labels, y["labels"]), *((t, x[t.name]) for t in inputs)):
         assert array.shape == (6, *tensor.shape[1:])
         assert array.dtype == tensor.dtype
-    sizes = entry.sizes | sizes
+    sizes = entry.sizes_with(sizes)
     below = sizes.get("classes", sizes.get("vocabulary", 2))  # of clicks, yes or no
     assert 0 <= y["labels"].min() <= y["labels"].max() < below
     if "vocabulary" in sizes:

@@ -22,7 +22,7 @@ def test_every_task_is_known(name: str) -> None:
 @pytest.mark.parametrize("name", ZOO)
 def test_every_network_has_a_sample(name: str) -> None:
     entry = ZOO[name]
-    splits = load_for(entry.task, entry.sizes | entry.sample_sizes, Request("sample"))
+    splits = load_for(entry.task, entry.sizes_with(entry.sample_sizes), Request("sample"))
     train, test = splits.divided(None, 0)
     sizes = entry.sample_sizes | network_sizes(entry.task, train, {})
     graph = build(name, 4, **sizes).graph

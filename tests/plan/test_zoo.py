@@ -35,8 +35,11 @@ def lstm_weights(d: int, h: int) -> int:
         # Inception-v3: torchvision.models.inception_v3 has 27,161,264, of which the auxiliary
         # classifier has 3,326,696; 23.8 million in keras.io/api/applications.
         ("inception_v3", 27_161_264 - 3_326_696),
-        # ResNet-101: torchvision.models.resnet101, 44.5 million.
+        # torchvision.models.resnet50, resnet101, resnet152 and vgg16.
+        ("resnet50", 25_557_032),
         ("resnet101", 44_549_160),
+        ("resnet152", 60_192_808),
+        ("vgg16", 138_357_544),
         # FlexFlow, section 8.1, by hand: embedding, layers, output.
         (
             "rnntc",
@@ -64,6 +67,9 @@ def lstm_weights(d: int, h: int) -> int:
             + 12 * (768 * (2 * 768 + 2 * 256) + 768 * 8 + 3 * 8 * 2048 * 768 + 2 * 768)
             + 768,
         ),
+        # transformers' Llama-2-7b-hf and Mixtral-8x7B-v0.1.
+        ("llama", 6_738_415_616),
+        ("mixtral", 46_702_792_704),
         # ResNet-50's convolutions and normalisations (25,557,032 in torchvision, with an output
         # layer), the embedding of 4x4x2048, and a vector a person.
         ("insightface", 25_557_032 - 1000 * 2049 + 512 * (4 * 4 * 2048 + 1) + 85_742 * 512),
@@ -83,10 +89,29 @@ def test_numbers_of_weights(name: str, weights: int) -> None:
         ("gpt", "762m", 774_030_080),
         ("gpt", "1.5b", 1_557_611_200),
         ("bert", "large", 335_174_458),
+        # The files of transformers' TinyLlama_v1.1, Llama-2-13b, CodeLlama-34b, Llama-2-70b,
+        # Meta-Llama-3-8B and -70B, Llama-3.1-405B have as many.
+        ("llama", "tinyllama", 1_100_048_384),
+        ("llama", "2-13b", 13_015_864_320),
+        ("llama", "34b", 33_743_970_304),
+        ("llama", "2-70b", 68_976_648_192),
+        ("llama", "3-8b", 8_030_261_248),
+        ("llama", "3-70b", 70_553_706_496),
+        ("llama", "3.1-405b", 405_853_388_800),
+        ("mixtral", "8x22b", 140_620_634_112),
     ],
 )
 def test_numbers_of_weights_of_presets(name: str, preset: str, weights: int) -> None:
     assert weights_of(build(name, 2, preset=preset).graph) == weights
+
+
+def test_wide_resnet_has_wide_blocks() -> None:
+    """Torchvision's wide_resnet50_2: the blocks' outputs are as those of ResNet-50."""
+    graph = build("resnet50", 2, width_factor=2).graph
+    assert weights_of(graph) == 68_883_240
+    shapes = {op.name: op.output.shape[1:] for op in graph.operators}
+    assert shapes["stage1.block1.conv2"] == (56, 56, 128)
+    assert shapes["stage1.block1.conv3"] == (56, 56, 256)
 
 
 def test_presets_of_gpt_3_have_the_weights_of_their_names() -> None:
@@ -105,7 +130,10 @@ def weights_of(graph: Graph) -> int:
     [
         ("alexnet", 0.7142),  # torchvision's documentation of the weights: 0.71
         ("inception_v3", 5.713),  # there: 5.71
+        ("resnet50", 4.089),  # there: 4.09
         ("resnet101", 7.801),  # there: 7.8
+        ("resnet152", 11.514),  # there: 11.51
+        ("vgg16", 15.470),  # there: 15.47
     ],
 )
 def test_multiply_adds_of_an_image(name: str, billions: float) -> None:
@@ -129,7 +157,7 @@ def test_multiply_adds_of_resnet_layers() -> None:
 @pytest.mark.parametrize("name", ZOO)
 def test_output_is_a_distribution_over_the_classes(name: str) -> None:
     last = build(name, 2).graph.operators[-1]
-    sizes = ZOO[name].sizes
+    sizes = ZOO[name].sizes_with({})
     if name == "wide_deep":  # of two classes, the second one's probability
         assert (last.kind.type, last.output.shape) == ("sigmoid", (2, 1))
         return
@@ -143,9 +171,9 @@ def test_defaults(name: str) -> None:
     model = build(name)
     assert model.batch_size == (
         # FlexFlow, section 8.1
-        {"alexnet": 256, "bert": 8, "gpt": 8, "moe": 8, "transformer": 8, "wide_deep": 512}.get(
-            name, 64
-        )
+        8
+        if ZOO[name].task in ("masked", "language") and name != "rnnlm"
+        else {"alexnet": 256, "wide_deep": 512}.get(name, 64)
     )
     assert ZOO[name].description
     assert add_loss(model.graph, model.graph.operators[-1].output, ZOO[name].loss)
@@ -226,6 +254,8 @@ def test_unfit_data_are_refused() -> None:
         build("inception_v3", 2, (74, 99, 3))
     with pytest.raises(UserError, match="resnet101 takes images"):
         build("resnet101", 2, (8,))
+    with pytest.raises(UserError, match=r"vgg16 takes images .* at least 32x32 .* \[31, 99, 3\]"):
+        build("vgg16", 2, (31, 99, 3))
     with pytest.raises(UserError, match="insightface takes images"):
         build("insightface", 2, (8, 8, 1))
     with pytest.raises(
@@ -256,11 +286,24 @@ def test_unfit_data_are_refused() -> None:
             {"chosen": 9},
             "moe: chosen has to be at most experts, 8, and capacity from",
         ),
-        ("moe", {"groups": 5}, "moe: 12 heads have to make 5 groups of equal size, and a head has"),
+        ("moe", {"kv_heads": 5}, "moe: 12 heads have to share 5 kv_heads evenly, and a head has"),
+        ("moe", {"every": 0}, "moe: every has to be a whole number of at least 1, not 0"),
+        ("mixtral", {"chosen": 9}, "mixtral: chosen has to be at most experts, 8, and capacity"),
+        ("mixtral", {"preset": "8x8b"}, "unknown preset '8x8b' (did you mean '8x7b'"),
+        ("llama", {"preset": "3-405b"}, "unknown preset '3-405b' (did you mean '3.1-405b'?)"),
+        ("llama", {"hidden": 4095}, "llama: hidden has to be a multiple of heads, but 32 does"),
+        ("llama", {"ffn": 0}, "llama: ffn has to be a whole number of at least 1, not 0"),
         ("wide_deep", {"tables": 4}, "tables, but 4 does not divide 26"),
         ("bert", {"preset": "base", "heads": 5}, "bert: hidden has to be a multiple of heads, but"),
         ("inception_v3", {"depth_multiplier": 0}, "depth_multiplier has to be above 0"),
         ("resnet101", {"blocks": (1, 0)}, "blocks[1] has to be a whole number"),
+        (
+            "resnet50",
+            {"blocks": ()},
+            "resnet50: blocks has to name the blocks of one stage or more",
+        ),
+        ("resnet152", {"width_factor": 0}, "width_factor has to be a whole number of at least 1"),
+        ("vgg16", {"hidden": 0}, "vgg16: hidden has to be a whole number of at least 1, not 0"),
     ],
 )
 def test_sizes_are_checked(name: str, sizes: dict[str, object], text: str) -> None:
@@ -278,6 +321,7 @@ _TRANSFORMER: dict[str, object] = {
     "heads": 3,
     "vocabulary": 11,
 }
+_GROUPED: dict[str, object] = {**_TRANSFORMER, "kv_heads": 1, "ffn": 4}
 SMALL: dict[str, dict[str, object]] = {
     "alexnet": {"input_shape": (67, 67, 3), "classes": 5},
     "inception_v3": {"input_shape": (75, 75, 3), "classes": 5, "depth_multiplier": 0.02},
@@ -288,16 +332,27 @@ SMALL: dict[str, dict[str, object]] = {
         "width": 3,
         "embedding": 5,
     },
+    "llama": _GROUPED,
+    "mixtral": {**_GROUPED, "experts": 3},
     "moe": {
-        **_TRANSFORMER,
-        "groups": 3,
-        "units": 4,
+        **_GROUPED,
+        "kv_heads": 3,
+        "every": 2,
         "experts": 3,
         "experts_per_op": 2,
         "capacity": 1.5,
     },
     "nmt": {"steps": 3, "hidden": 6, "embedding": 5, "vocabulary": 11},
     "resnet101": {"input_shape": (32, 32, 3), "classes": 5, "blocks": (2, 1, 2), "width": 3},
+    "resnet152": {"input_shape": (32, 33, 1), "classes": 5, "blocks": (1, 2), "width": 3},
+    "resnet50": {
+        "input_shape": (32, 32, 3),
+        "classes": 5,
+        "blocks": (1, 2),
+        "width": 2,
+        "width_factor": 2,
+    },
+    "vgg16": {"input_shape": (33, 32, 3), "classes": 5, "width": 2, "hidden": 6},
     "rnnlm": {"steps": 3, "hidden": 6, "vocabulary": 11},
     "rnntc": {"steps": 3, "hidden": 6, "embedding": 5, "vocabulary": 11},
     "wide_deep": {

@@ -110,7 +110,9 @@ def _values(graph: Graph, tensor: Tensor) -> list[int]:
 
 _RECURRENT = {"steps": 5, "hidden": 12, "embedding": 7, "vocabulary": 30}
 _TRANSFORMER = {"steps": 8, "layers": 2, "hidden": 16, "heads": 4, "vocabulary": 30}
-_EXPERTS = {**_TRANSFORMER, "groups": 2, "units": 10, "experts": 5, "layers": 1}
+_RESIDUAL = {"input_shape": (40, 34, 3), "classes": 7, "blocks": (1, 2), "width": 4}
+_GROUPED = {**_TRANSFORMER, "kv_heads": 2, "ffn": 10}
+_EXPERTS = {**_GROUPED, "experts": 5, "layers": 1}
 
 # Of recurrent networks: an operator a step, and one for two steps, the last for one.
 CASES: dict[str, ZooCase] = {
@@ -130,6 +132,9 @@ CASES: dict[str, ZooCase] = {
         {"input_shape": (48, 48, 3), "classes": 7, "blocks": (1, 2, 2, 1), "width": 8},
         open_units=0.5,
     ),
+    "resnet152": ZooCase("resnet152", _RESIDUAL, open_units=0.5),
+    "resnet50": ZooCase("resnet50", {**_RESIDUAL, "width_factor": 2}, open_units=0.5),
+    "vgg16": ZooCase("vgg16", {"input_shape": (32, 40, 3), "classes": 7, "width": 4, "hidden": 20}),
     "insightface": ZooCase(
         "insightface",
         {
@@ -150,8 +155,13 @@ CASES: dict[str, ZooCase] = {
     "transformer": ZooCase("transformer", _TRANSFORMER),
     "gpt": ZooCase("gpt", _TRANSFORMER),
     "bert": ZooCase("bert", _TRANSFORMER, ignored=0.8),
+    "llama": ZooCase("llama", _GROUPED),
+    "mixtral": ZooCase("mixtral", _EXPERTS),
     "moe": ZooCase("moe", _EXPERTS),
     "moe_capacity": ZooCase("moe", {**_EXPERTS, "capacity": 0.75, "experts_per_op": 2}),
+    "moe_gshard": ZooCase(
+        "moe", {**_EXPERTS, "layers": 2, "every": 2, "gated": False, "capacity": 1.25}
+    ),
     "wide_deep": ZooCase(
         "wide_deep",
         {

@@ -12,8 +12,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from flexlegion.zoo import ZOO
-from pytorch.images import AlexNet, InceptionV3, InsightFace, LeNet, ResNet101
-from pytorch.transformers import BERT, GPT, MoE, Transformer
+from pytorch.decoders import Llama, Mixtral, MoE
+from pytorch.images import VGG16, AlexNet, InceptionV3, LeNet
+from pytorch.residual import InsightFace, ResNet
+from pytorch.transformers import BERT, GPT, Transformer
 from pytorch.weights import Link, Twin, links_of, lstm_links, table_of
 
 
@@ -202,13 +204,18 @@ TORCH_ZOO: dict[str, Callable[..., Twin]] = {
     "inception_v3": InceptionV3,
     "insightface": InsightFace,
     "lenet": LeNet,
+    "llama": Llama,
+    "mixtral": Mixtral,
     "mlp": MLP,
     "moe": MoE,
     "nmt": NMT,
-    "resnet101": ResNet101,
+    "resnet101": ResNet,
+    "resnet152": ResNet,
+    "resnet50": ResNet,
     "rnnlm": RNNLM,
     "rnntc": RNNTC,
     "transformer": Transformer,
+    "vgg16": VGG16,
     "wide_deep": WideDeep,
 }
 
