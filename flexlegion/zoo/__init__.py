@@ -99,6 +99,14 @@ _NETWORKS = (
         sample_sizes=_TRANSFORMER,
     ),
     ZooEntry(
+        "dlrm",
+        "click-through rates: DLRM of MLPerf, products of categories' vectors",
+        2048,
+        "binary_crossentropy",
+        task="clicks",
+        sample_sizes={"rows": 1000, "bottom": (64, 16), "top": (64,)},
+    ),
+    ZooEntry(
         "gpt",
         "language model: GPT-2 and GPT-3 from 117m to 175b weights, by preset",
         8,
@@ -112,7 +120,7 @@ _NETWORKS = (
     ),
     ZooEntry(
         "insightface",
-        "face recognition: ResNet-50 and a margin softmax over the persons",
+        "face recognition: ResNet-50, IR-50 or IR-100, and a margin softmax over the persons",
         loss="arcface",
         sample_sizes={"input_shape": (32, 32, 1), "width": 16, "embedding": 64},
     ),
@@ -183,6 +191,17 @@ _NETWORKS = (
         "vgg16",
         "16-layer CNN of 3x3 convolutions",
         sample_sizes={"input_shape": (32, 32, 1), "width": 16, "hidden": 256},
+    ),
+    ZooEntry(
+        "vit",
+        "vision transformer for images: ViT-B/16, ViT-L/16 and ViT-H/14, by preset",
+        sample_sizes={
+            "input_shape": (32, 32, 1),
+            "patch": 4,
+            "layers": 2,
+            "hidden": 64,
+            "heads": 4,
+        },
     ),
     ZooEntry(
         "wide_deep",

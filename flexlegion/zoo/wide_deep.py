@@ -1,9 +1,10 @@
 """Wide & Deep (Cheng et al. 2016), which estimates how likely a link is to be clicked.
 
 The wide part is linear in numbers and categories, the deep part a network of dense layers over the
-numbers and the categories' embeddings; their sum is the logit. Of the wide part's features, there
-are no cross-products. The sizes are those with which HugeCTR and OneFlow (section 6.3.2) are
-measured: embeddings of 16, and seven dense layers of 1024 units.
+numbers and the categories' embeddings; their sum is the logit. The wide part has the deep part's
+categories, or some of its own, which may be cross-products: they are an input, and not computed.
+The sizes are those with which HugeCTR and OneFlow (section 6.3.2) are measured: embeddings of 16,
+and seven dense layers of 1024 units, without their dropout.
 """
 
 from __future__ import annotations
@@ -24,13 +25,16 @@ def wide_deep(
     fields: int = 26,
     rows: int = 100_000,
     tables: int = 26,
+    wide_fields: int | None = None,
+    wide_rows: int | None = None,
     embedding: int = 16,
     layers: int = 7,
     hidden: int = 1024,
 ) -> None:
     """Add the layers; inputs are numbers (numbers) and categories (fields).
 
-    The output is a probability (1). Categories are rows of tables, below `rows`.
+    The output is a probability (1). Categories are rows of tables, below `rows`. With `wide_fields`
+    there is a third input, crosses (wide_fields), of rows below `wide_rows`.
 
     Parameters
     ----------
@@ -43,6 +47,10 @@ def wide_deep(
         the wide part.
     tables
         Among which the fields are dealt out, as many to each: a table a field, or 1 for all.
+    wide_fields, wide_rows
+        Categories of the wide part alone, and the rows of their tables: one for all of them if
+        `tables` is 1, else one for each. Unless given, the wide part has the other categories, and
+        as many rows.
     embedding
         Width of an embedding.
     layers, hidden
@@ -65,30 +73,40 @@ def wide_deep(
         )
     values = model.input((numbers,), name="numbers")
     categories = model.input((fields,), "int32", name="categories")
-    each = fields // tables
-
-    def looked_up(columns: int, part: str) -> Tensor:
-        """The categories' rows of one table or several: (n, fields, columns)."""
-        pieces = [
-            model.embedding(
-                categories,
-                rows,
-                columns,
-                table * each,
-                each,
-                embedding_initializer=SMALL,
-                name=f"{part}.embed{table + 1}",
-            )
-            for table in range(tables)
-        ]
-        return model.concat(pieces, axis=1, name=f"{part}.embed") if tables > 1 else pieces[0]
-
-    weights = looked_up(1, "wide")
-    wide = model.reduce(weights, "sum", 1, name="wide.categories")
+    wide_rows = rows if wide_rows is None else wide_rows
+    positive("wide_deep", wide_rows=wide_rows)
+    if wide_fields is None:
+        wide = _looked_up(model, categories, tables, wide_rows, 1, "wide")
+    else:
+        positive("wide_deep", wide_fields=wide_fields)
+        crosses = model.input((wide_fields,), "int32", name="crosses")
+        wide = _looked_up(model, crosses, 1 if tables == 1 else wide_fields, wide_rows, 1, "wide")
+    wide = model.reduce(wide, "sum", 1, name="wide.categories")
     linear = model.dense(values, 1, use_bias=False, name="wide.numbers")
-    x = model.flatten(looked_up(embedding, "deep"), name="deep.flatten")
+    x = _looked_up(model, categories, tables, rows, embedding, "deep")
+    x = model.flatten(x, name="deep.flatten")
     x = model.concat([x, values], axis=1, name="deep.input")
     for layer in range(1, layers + 1):
         x = model.dense(x, hidden, "relu", kernel_initializer="he_normal", name=f"deep{layer}")
     deep = model.dense(x, 1, name="deep.output")
     model.sigmoid(model.add([wide, linear, deep], name="logit"), name="clicked")
+
+
+def _looked_up(
+    model: Model, categories: Tensor, tables: int, rows: int, columns: int, part: str
+) -> Tensor:
+    """The categories' rows of one table or several: (n, fields, columns)."""
+    each = categories.shape[1] // tables
+    pieces = [
+        model.embedding(
+            categories,
+            rows,
+            columns,
+            table * each,
+            each,
+            embedding_initializer=SMALL,
+            name=f"{part}.embed{table + 1}",
+        )
+        for table in range(tables)
+    ]
+    return model.concat(pieces, axis=1, name=f"{part}.embed") if tables > 1 else pieces[0]

@@ -245,7 +245,7 @@ def test_device_number_without_end(capsys: Capture, tmp_path: Path, mlp: dict[st
 # The command line
 
 ARGUMENTS = [
-    (["--model", "vgg"], f"unknown model 'vgg'; choose one of {', '.join(ZOO)}"),
+    (["--model", "yolo"], f"unknown model 'yolo'; choose one of {', '.join(ZOO)}"),
     (["--optimizer", "lion"], "unknown optimizer 'lion'; choose one of sgd, adam, adamw"),
     (["--loss", "hinge"], "unknown loss 'hinge'; choose one of sparse_categorical_crossentropy, "),
     (
@@ -384,7 +384,7 @@ TRAIN_ARGUMENTS = [
     ),
     (["--optimizer", "sgd", "--momentum", "-1"], "momentum has to be at least 0 and below 1"),
     (["--optimizer", "lion"], "unknown optimizer 'lion'; choose one of sgd, adam, adamw"),
-    (["--model", "vgg"], f"unknown model 'vgg'; choose one of {', '.join(ZOO)}"),
+    (["--model", "yolo"], f"unknown model 'yolo'; choose one of {', '.join(ZOO)}"),
     (["--held-out", "0"], "the held-out share 0.0 is out of range, and must lie strictly between"),
     (["--held-out", "1"], "the held-out share 1.0 is out of range, and must lie strictly between"),
     (["--held-out", "1.5"], "the held-out share 1.5 is out of range, and must lie strictly"),

@@ -176,7 +176,7 @@ WRONG = [
     (["--seed", "-1"], "the seed has to be at least 0 and below 2^62, but is -1"),
     (["--start", "data,,expert"], ": no such strategy file"),
     (["--machine", "z80x4"], "z80x4: no such machine file; "),
-    (["--model", "vgg"], "unknown model 'vgg'; choose one of "),
+    (["--model", "yolo"], "unknown model 'yolo'; choose one of "),
 ]
 
 

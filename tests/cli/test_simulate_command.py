@@ -233,7 +233,7 @@ def test_data_base_that_is_none(
 # Mistakes
 
 WRONG: list[tuple[list[str], str]] = [
-    (["--model", "vgg"], f"unknown model 'vgg'; choose one of {', '.join(ZOO)}"),
+    (["--model", "yolo"], f"unknown model 'yolo'; choose one of {', '.join(ZOO)}"),
     (["--machine", "p100x5"], "p100x5: cannot use 5 GPUs of this machine; use 1 to 4, or a"),
     (["--machine", "none.json"], "none.json: no such machine file; "),
     (["--machine", "p100"], "p100: the number of GPUs is missing; "),

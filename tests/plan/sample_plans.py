@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import get_args
@@ -194,3 +195,8 @@ def zoo_plan(
     output = layers.operators[-1].output
     graph = add_loss(layers, output, "sparse_categorical_crossentropy")
     return Plan(resolve(strategy, graph, DEVICES), output, 1, granularity=granularity)
+
+
+def weights_of(graph: Graph) -> int:
+    """How many numbers are trained."""
+    return sum(math.prod(tensor.shape) for tensor in graph.trained_weights)

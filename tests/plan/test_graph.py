@@ -345,8 +345,8 @@ def test_lenet_shapes() -> None:
 
 
 def test_zoo_refuses() -> None:
-    with pytest.raises(UserError, match="unknown model 'vgg'; choose one of " + ", ".join(ZOO)):
-        build("vgg", 4)
+    with pytest.raises(UserError, match="unknown model 'yolo'; choose one of " + ", ".join(ZOO)):
+        build("yolo", 4)
     for shape in ((15, 32, 1), (8,), (3, 3)):
         with pytest.raises(UserError, match="of at least 16x16 pixels, but the data have shape"):
             build("lenet", 4, shape)

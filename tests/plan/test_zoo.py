@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 
 import pytest
 from plan_properties import CHECKS
-from sample_plans import zoo_plan
+from sample_plans import weights_of, zoo_plan
 
 from flexlegion import Model
 from flexlegion.base.errors import UserError
@@ -40,6 +39,8 @@ def lstm_weights(d: int, h: int) -> int:
         ("resnet101", 44_549_160),
         ("resnet152", 60_192_808),
         ("vgg16", 138_357_544),
+        # torchvision.models.vit_b_16, as vit_l_16 and vit_h_14 below.
+        ("vit", 86_567_656),
         # FlexFlow, section 8.1, by hand: embedding, layers, output.
         (
             "rnntc",
@@ -75,6 +76,13 @@ def lstm_weights(d: int, h: int) -> int:
         ("insightface", 25_557_032 - 1000 * 2049 + 512 * (4 * 4 * 2048 + 1) + 85_742 * 512),
         # Tables of 16 columns and one, linear weights; the deep part's layers, and its output.
         ("wide_deep", 26 * 100_000 * 17 + 13 + 430 * 1024 + 6 * 1025 * 1024 + 1025),
+        # Tables, the layers over 13 numbers, and those over 27 * 26 / 2 products and 128 units.
+        (
+            "dlrm",
+            26 * 1_000_000 * 128
+            + (14 * 512 + 513 * 256 + 257 * 128)
+            + (480 * 1024 + 1025 * 1024 + 1025 * 512 + 513 * 256 + 257),
+        ),
     ],
 )
 def test_numbers_of_weights(name: str, weights: int) -> None:
@@ -99,19 +107,12 @@ def test_numbers_of_weights(name: str, weights: int) -> None:
         ("llama", "3-70b", 70_553_706_496),
         ("llama", "3.1-405b", 405_853_388_800),
         ("mixtral", "8x22b", 140_620_634_112),
+        ("vit", "l-16", 304_326_632),
+        ("vit", "h-14", 632_045_800),
     ],
 )
 def test_numbers_of_weights_of_presets(name: str, preset: str, weights: int) -> None:
     assert weights_of(build(name, 2, preset=preset).graph) == weights
-
-
-def test_wide_resnet_has_wide_blocks() -> None:
-    """Torchvision's wide_resnet50_2: the blocks' outputs are as those of ResNet-50."""
-    graph = build("resnet50", 2, width_factor=2).graph
-    assert weights_of(graph) == 68_883_240
-    shapes = {op.name: op.output.shape[1:] for op in graph.operators}
-    assert shapes["stage1.block1.conv2"] == (56, 56, 128)
-    assert shapes["stage1.block1.conv3"] == (56, 56, 256)
 
 
 def test_presets_of_gpt_3_have_the_weights_of_their_names() -> None:
@@ -119,10 +120,6 @@ def test_presets_of_gpt_3_have_the_weights_of_their_names() -> None:
         weights = weights_of(build("gpt", 2, steps=2048, preset=preset).graph)
         named = float(preset[:-1]) * (1e6 if preset[-1] == "m" else 1e9)
         assert weights == pytest.approx(named, rel=0.03), preset
-
-
-def weights_of(graph: Graph) -> int:
-    return sum(math.prod(tensor.shape) for tensor in graph.trained_weights)
 
 
 @pytest.mark.parametrize(
@@ -134,6 +131,7 @@ def weights_of(graph: Graph) -> int:
         ("resnet101", 7.801),  # there: 7.8
         ("resnet152", 11.514),  # there: 11.51
         ("vgg16", 15.470),  # there: 15.47
+        ("vit", 17.564),  # there: 17.56
     ],
 )
 def test_multiply_adds_of_an_image(name: str, billions: float) -> None:
@@ -158,7 +156,7 @@ def test_multiply_adds_of_resnet_layers() -> None:
 def test_output_is_a_distribution_over_the_classes(name: str) -> None:
     last = build(name, 2).graph.operators[-1]
     sizes = ZOO[name].sizes_with({})
-    if name == "wide_deep":  # of two classes, the second one's probability
+    if ZOO[name].task == "clicks":  # of two classes, the second one's probability
         assert (last.kind.type, last.output.shape) == ("sigmoid", (2, 1))
         return
     assert last.kind.type == ("cosine" if name == "insightface" else "softmax")
@@ -173,7 +171,7 @@ def test_defaults(name: str) -> None:
         # FlexFlow, section 8.1
         8
         if ZOO[name].task in ("masked", "language") and name != "rnnlm"
-        else {"alexnet": 256, "wide_deep": 512}.get(name, 64)
+        else {"alexnet": 256, "dlrm": 2048, "wide_deep": 512}.get(name, 64)
     )
     assert ZOO[name].description
     assert add_loss(model.graph, model.graph.operators[-1].output, ZOO[name].loss)
@@ -293,6 +291,24 @@ def test_unfit_data_are_refused() -> None:
         ("llama", {"preset": "3-405b"}, "unknown preset '3-405b' (did you mean '3.1-405b'?)"),
         ("llama", {"hidden": 4095}, "llama: hidden has to be a multiple of heads, but 32 does"),
         ("llama", {"ffn": 0}, "llama: ffn has to be a whole number of at least 1, not 0"),
+        (
+            "insightface",
+            {"backbone": "ir34"},
+            "unknown backbone 'ir34'; choose one of resnet50, ir50",
+        ),
+        ("dlrm", {"tables": (3, 4)}, "dlrm: tables has to say the rows of 26 tables, one for each"),
+        (
+            "dlrm",
+            {"fields": 1, "tables": (0,)},
+            "dlrm: tables[0] has to be a whole number of at le",
+        ),
+        ("dlrm", {"bottom": ()}, "dlrm: bottom has to have a layer, whose units are the tables'"),
+        ("wide_deep", {"wide_fields": 0}, "wide_deep: wide_fields has to be a whole number of at"),
+        (
+            "wide_deep",
+            {"wide_rows": 0},
+            "wide_deep: wide_rows has to be a whole number of at least",
+        ),
         ("wide_deep", {"tables": 4}, "tables, but 4 does not divide 26"),
         ("bert", {"preset": "base", "heads": 5}, "bert: hidden has to be a multiple of heads, but"),
         ("inception_v3", {"depth_multiplier": 0}, "depth_multiplier has to be above 0"),
@@ -303,6 +319,21 @@ def test_unfit_data_are_refused() -> None:
             "resnet50: blocks has to name the blocks of one stage or more",
         ),
         ("resnet152", {"width_factor": 0}, "width_factor has to be a whole number of at least 1"),
+        (
+            "vit",
+            {"preset": "b16"},
+            "unknown preset 'b16' (did you mean 'b-16'?); choose one of b-16",
+        ),
+        (
+            "vit",
+            {"patch": 15},
+            "vit takes images (height, width, channel) of 15x15 patches, but the",
+        ),
+        (
+            "vit",
+            {"heads": 7},
+            "vit: hidden has to be a multiple of heads, but 7 does not divide 768",
+        ),
         ("vgg16", {"hidden": 0}, "vgg16: hidden has to be a whole number of at least 1, not 0"),
     ],
 )
@@ -323,6 +354,7 @@ _TRANSFORMER: dict[str, object] = {
 }
 _GROUPED: dict[str, object] = {**_TRANSFORMER, "kv_heads": 1, "ffn": 4}
 SMALL: dict[str, dict[str, object]] = {
+    "dlrm": {"numbers": 3, "fields": 3, "rows": 11, "bottom": (5, 3), "top": (4,)},
     "alexnet": {"input_shape": (67, 67, 3), "classes": 5},
     "inception_v3": {"input_shape": (75, 75, 3), "classes": 5, "depth_multiplier": 0.02},
     "insightface": {
@@ -351,6 +383,14 @@ SMALL: dict[str, dict[str, object]] = {
         "blocks": (1, 2),
         "width": 2,
         "width_factor": 2,
+    },
+    "vit": {
+        "input_shape": (8, 12, 3),
+        "classes": 5,
+        "patch": 4,
+        "layers": 2,
+        "hidden": 6,
+        "heads": 3,
     },
     "vgg16": {"input_shape": (33, 32, 3), "classes": 5, "width": 2, "hidden": 6},
     "rnnlm": {"steps": 3, "hidden": 6, "vocabulary": 11},

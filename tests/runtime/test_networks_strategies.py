@@ -16,15 +16,17 @@ from zoo_cases import CASES
 
 WORKER = Path(__file__).parent / "strategies_worker.py"
 COUNT = int(os.environ.get("FLEXLEGION_STRATEGIES", "10"))
-# The dense layers of AlexNet cannot be made small; Inception has 500 operators. GPT and BERT have
-# the transformer's blocks, Mixtral has those of the mixture of experts; InsightFace has ResNet's,
-# and dropped tokens change little of experts.
+# The dense layers of AlexNet cannot be made small; Inception has 500 operators. GPT, BERT and ViT
+# have the transformer's blocks, Mixtral has those of the mixture of experts; InsightFace and other
+# residual networks have ResNet-101's, and dropped tokens change little of experts.
 SHARES = {
     "alexnet": 0.2,
     "bert": 0.3,
+    "dlrm": 0.5,
     "gpt": 0.2,
     "inception_v3": 0.2,
     "insightface": 0.3,
+    "insightface_ir": 0.3,
     "llama": 0.5,
     "mixtral": 0.2,
     "moe": 0.5,
@@ -34,7 +36,9 @@ SHARES = {
     "resnet152": 0.2,
     "resnet50": 0.3,
     "vgg16": 0.3,
+    "vit": 0.3,
     "wide_deep": 0.3,
+    "wide_deep_crosses": 0.2,
 }
 CPUS = 2
 

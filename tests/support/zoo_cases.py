@@ -113,6 +113,15 @@ _TRANSFORMER = {"steps": 8, "layers": 2, "hidden": 16, "heads": 4, "vocabulary":
 _RESIDUAL = {"input_shape": (40, 34, 3), "classes": 7, "blocks": (1, 2), "width": 4}
 _GROUPED = {**_TRANSFORMER, "kv_heads": 2, "ffn": 10}
 _EXPERTS = {**_GROUPED, "experts": 5, "layers": 1}
+_CLICKS = {
+    "numbers": 5,
+    "fields": 6,
+    "rows": 40,
+    "tables": 3,
+    "embedding": 4,
+    "layers": 2,
+    "hidden": 12,
+}
 
 # Of recurrent networks: an operator a step, and one for two steps, the last for one.
 CASES: dict[str, ZooCase] = {
@@ -135,12 +144,35 @@ CASES: dict[str, ZooCase] = {
     "resnet152": ZooCase("resnet152", _RESIDUAL, open_units=0.5),
     "resnet50": ZooCase("resnet50", {**_RESIDUAL, "width_factor": 2}, open_units=0.5),
     "vgg16": ZooCase("vgg16", {"input_shape": (32, 40, 3), "classes": 7, "width": 4, "hidden": 20}),
+    "vit": ZooCase(
+        "vit",
+        {
+            "input_shape": (12, 8, 3),
+            "classes": 7,
+            "patch": 4,
+            "layers": 2,
+            "hidden": 16,
+            "heads": 4,
+        },
+    ),
     "insightface": ZooCase(
         "insightface",
         {
             "input_shape": (40, 34, 3),
             "classes": 11,
             "blocks": (1, 1),
+            "width": 4,
+            "embedding": 10,
+        },
+        open_units=0.5,
+    ),
+    "insightface_ir": ZooCase(
+        "insightface",
+        {
+            "input_shape": (40, 34, 3),
+            "classes": 11,
+            "backbone": "ir50",
+            "blocks": (1, 2),
             "width": 4,
             "embedding": 10,
         },
@@ -162,16 +194,16 @@ CASES: dict[str, ZooCase] = {
     "moe_gshard": ZooCase(
         "moe", {**_EXPERTS, "layers": 2, "every": 2, "gated": False, "capacity": 1.25}
     ),
-    "wide_deep": ZooCase(
-        "wide_deep",
+    "wide_deep": ZooCase("wide_deep", _CLICKS),
+    "wide_deep_crosses": ZooCase("wide_deep", {**_CLICKS, "wide_fields": 2, "wide_rows": 30}),
+    "dlrm": ZooCase(
+        "dlrm",
         {
             "numbers": 5,
-            "fields": 6,
-            "rows": 40,
-            "tables": 3,
-            "embedding": 4,
-            "layers": 2,
-            "hidden": 12,
+            "fields": 3,
+            "tables": (30, 4, 20),
+            "bottom": (12, 4),
+            "top": (12, 10),
         },
     ),
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -10,6 +12,8 @@ from flexlegion.zoo.bert import EPSILON, SEGMENTS
 from flexlegion.zoo.bert import PRESETS as BERT_PRESETS
 from flexlegion.zoo.blocks import chosen_sizes
 from flexlegion.zoo.gpt import PRESETS as GPT_PRESETS
+from flexlegion.zoo.vit import EPSILON as VIT_EPSILON
+from flexlegion.zoo.vit import PRESETS as VIT_PRESETS
 from pytorch.weights import Link, Twin, joint_links, links_of, table_of
 
 
@@ -20,11 +24,19 @@ class Block(nn.Module):
     """
 
     def __init__(
-        self, hidden: int, heads: int, name: str, gelu: str = "none", before: bool = True
+        self,
+        hidden: int,
+        heads: int,
+        name: str,
+        *,
+        gelu: str = "none",
+        before: bool = True,
+        causal: bool = True,
+        epsilon: float = 1e-5,
     ) -> None:
         super().__init__()
-        self.heads, self.gelu, self.before = heads, gelu, before
-        self.norm1, self.norm2 = (nn.LayerNorm(hidden, 1e-5 if before else 1e-12) for _ in "12")
+        self.heads, self.gelu, self.before, self.causal = heads, gelu, before, causal
+        self.norm1, self.norm2 = (nn.LayerNorm(hidden, epsilon) for _ in "12")
         self.qkv = nn.Linear(hidden, 3 * hidden)
         self.output = nn.Linear(hidden, hidden)
         self.expand = nn.Linear(hidden, 4 * hidden)
@@ -39,11 +51,11 @@ class Block(nn.Module):
         ]
 
     def attend(self, x: torch.Tensor) -> torch.Tensor:
-        """Attention with its projections; causal in blocks that normalise before."""
+        """Attention with its projections."""
         n, steps, width = x.shape
         parts = self.qkv(x).view(n, steps, 3, self.heads, width // self.heads)
         q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=self.before)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
         return self.output(y.transpose(1, 2).reshape(n, steps, width))  # type: ignore[no-any-return]
 
     def feed_forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -68,7 +80,8 @@ class Transformer(Twin):
     ) -> None:
         super().__init__()
         self.embed, self.positions = table_of(vocabulary, hidden), table_of(steps, hidden)
-        blocks = [Block(hidden, heads, f"block{i}", self.gelu) for i in range(1, layers + 1)]
+        names = [f"block{i}" for i in range(1, layers + 1)]
+        blocks = [Block(hidden, heads, name, gelu=self.gelu) for name in names]
         self.blocks = nn.Sequential(*blocks)
         self.norm = nn.LayerNorm(hidden)
         self.links = [
@@ -121,7 +134,9 @@ class BERT(Twin):
         self.embed, self.positions = table_of(vocabulary, hidden), table_of(steps, hidden)
         self.segments = table_of(SEGMENTS, hidden)
         self.norm, self.transform_norm = (nn.LayerNorm(hidden, EPSILON) for _ in "12")
-        blocks = [Block(hidden, heads, f"block{i}", before=False) for i in range(1, layers + 1)]
+        names = [f"block{i}" for i in range(1, layers + 1)]
+        kind: dict[str, Any] = {"before": False, "causal": False, "epsilon": EPSILON}
+        blocks = [Block(hidden, heads, name, **kind) for name in names]
         self.blocks = nn.Sequential(*blocks)
         self.transform = nn.Linear(hidden, hidden)
         self.bias = nn.Parameter(torch.zeros(vocabulary))
@@ -140,3 +155,47 @@ class BERT(Twin):
         x = self.embed(tokens) + self.positions.weight + self.segments(segments)
         x = F.gelu(self.transform(self.blocks(self.norm(x))))
         return F.linear(self.transform_norm(x), self.embed.weight, self.bias)
+
+
+class ViT(Twin):
+    """An image's patches and a class token, which is classified in the end."""
+
+    def __init__(
+        self,
+        input_shape: tuple[int, int, int],
+        classes: int,
+        *,
+        preset: str,
+        patch: int | None,
+        layers: int | None,
+        hidden: int | None,
+        heads: int | None,
+    ) -> None:
+        super().__init__()
+        sizes = chosen_sizes(
+            VIT_PRESETS, preset, patch=patch, layers=layers, hidden=hidden, heads=heads
+        )
+        side, width = sizes["patch"], sizes["hidden"]
+        height, wide, channels = input_shape
+        self.patches = nn.Conv2d(channels, width, side, side)
+        self.token = nn.Parameter(torch.zeros(1, 1, width))
+        self.positions = table_of(height // side * (wide // side) + 1, width)
+        names = [f"block{i}" for i in range(1, sizes["layers"] + 1)]
+        kind: dict[str, Any] = {"causal": False, "epsilon": VIT_EPSILON}
+        blocks = [Block(width, sizes["heads"], name, **kind) for name in names]
+        self.blocks = nn.Sequential(*blocks)
+        self.norm = nn.LayerNorm(width, VIT_EPSILON)
+        self.output = nn.Linear(width, classes)
+        self.links = [
+            *links_of("patches", self.patches),
+            Link("class", self, "token"),
+            *links_of("positions", self.positions),
+            *(link for block in blocks for link in block.links),
+            *links_of("norm", self.norm),
+            *links_of("output", self.output),
+        ]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.positions.weight
+        return self.output(self.norm(self.blocks(x)[:, 0]))  # type: ignore[no-any-return]

@@ -88,7 +88,7 @@ def links_of(name: str, module: nn.Module, image: tuple[int, int, int] | None = 
     """
     if isinstance(module, nn.Conv2d):
         links = [Link(f"{name}.kernel", module, "weight", order=(0, 2, 3, 1))]
-    elif isinstance(module, nn.BatchNorm2d):
+    elif isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
         return [
             Link(f"{name}.gamma", module, "weight"),
             Link(f"{name}.beta", module, "bias"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,11 +11,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from flexlegion.zoo import ZOO
+from pytorch.clicks import DLRM, WideDeep
 from pytorch.decoders import Llama, Mixtral, MoE
 from pytorch.images import VGG16, AlexNet, InceptionV3, LeNet
 from pytorch.residual import InsightFace, ResNet
-from pytorch.transformers import BERT, GPT, Transformer
-from pytorch.weights import Link, Twin, links_of, lstm_links, table_of
+from pytorch.transformers import BERT, GPT, Transformer, ViT
+from pytorch.weights import Link, Twin, links_of, lstm_links
 
 
 class MLP(Twin):
@@ -151,55 +151,10 @@ def _recurrent(prefix: str, layers: int) -> list[str]:
     return [f"{prefix}{layer}.0" for layer in range(1, layers + 1)]
 
 
-class WideDeep(Twin):
-    """A linear model and a network of dense layers over numbers and embedded categories."""
-
-    def __init__(
-        self,
-        *,
-        numbers: int,
-        fields: int,
-        rows: int,
-        tables: int,
-        embedding: int,
-        layers: int,
-        hidden: int,
-    ) -> None:
-        super().__init__()
-        self.each = fields // tables
-        self.wide = nn.ModuleList(table_of(rows, 1) for _ in range(tables))
-        self.deep = nn.ModuleList(table_of(rows, embedding) for _ in range(tables))
-        self.linear = nn.Linear(numbers, 1, bias=False)
-        widths = [fields * embedding + numbers, *[hidden] * layers]
-        self.dense = nn.ModuleList(nn.Linear(*pair) for pair in itertools.pairwise(widths))
-        self.output = nn.Linear(hidden, 1)
-        self.links = [
-            *(
-                link
-                for part, embeds in (("wide", self.wide), ("deep", self.deep))
-                for i, table in enumerate(embeds, 1)
-                for link in links_of(f"{part}.embed{i}", table)
-            ),
-            *links_of("wide.numbers", self.linear),
-            *(link for i, x in enumerate(self.dense, 1) for link in links_of(f"deep{i}", x)),
-            *links_of("deep.output", self.output),
-        ]
-
-    def forward(self, numbers: torch.Tensor, categories: torch.Tensor) -> torch.Tensor:
-        fields = torch.split(categories, self.each, 1)
-        wide, x = (
-            torch.cat([table(part) for table, part in zip(tables, fields, strict=True)], 1)
-            for tables in (self.wide, self.deep)
-        )
-        x = torch.cat([x.flatten(1), numbers], 1)
-        for layer in self.dense:
-            x = F.relu(layer(x))
-        return wide.sum(1) + self.linear(numbers) + self.output(x)  # type: ignore[no-any-return]
-
-
 TORCH_ZOO: dict[str, Callable[..., Twin]] = {
     "alexnet": AlexNet,
     "bert": BERT,
+    "dlrm": DLRM,
     "gpt": GPT,
     "inception_v3": InceptionV3,
     "insightface": InsightFace,
@@ -216,6 +171,7 @@ TORCH_ZOO: dict[str, Callable[..., Twin]] = {
     "rnntc": RNNTC,
     "transformer": Transformer,
     "vgg16": VGG16,
+    "vit": ViT,
     "wide_deep": WideDeep,
 }
 
