@@ -43,6 +43,8 @@ def train(
         storage=storage,
         micro_batches=micro_batches,
     )
+    if isinstance(network, ZooCase) and network.idle_weights:
+        model.set_weights(network.shifted(model.get_weights()))
     program, graph = model.program, model.plan.graph
     batch = model.batch_size
     steps = network.iterations

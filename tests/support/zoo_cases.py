@@ -45,6 +45,10 @@ class ZooCase:
         Training steps to compare.
     ignored
         Share of the labels that do not count.
+    idle_weights
+        Whether shifts before a normalisation have no effect and begin with zeros, so that training
+        moves them, and means of what they shift, by rounding alone: strategies are compared from
+        shifted weights then.
     """
 
     name: str
@@ -55,6 +59,7 @@ class ZooCase:
     optimizer: Optimizer = SGD(0.02, momentum=0.9)
     iterations: int = 3
     ignored: float = 0.0
+    idle_weights: bool = False
 
     @property
     def loss(self) -> str:
@@ -177,6 +182,7 @@ CASES: dict[str, ZooCase] = {
             "embedding": 10,
         },
         open_units=0.5,
+        idle_weights=True,
     ),
     "rnntc": ZooCase("rnntc", {**_RECURRENT, "layers": 3}),
     "rnntc_pieces": ZooCase("rnntc", {**_RECURRENT, "layers": 2, "steps_per_op": 2}),
