@@ -3,8 +3,8 @@
 Numbers go through dense layers to a vector, categories are looked up as vectors of the same width;
 the products of all pairs of these vectors, and the numbers' vector again, go through more dense
 layers to a probability. Layers are those of MLPerf's training benchmark of Criteo's terabyte (v0.7
-to v2.1), whose tables have from 3 to 40 million rows; here, all tables have as many rows unless
-told otherwise. Of the products, both halves of the square are computed, and one is used.
+to v2.1), whose tables have from 3 rows to 40 million; here, all tables have as many rows unless
+`tables` says otherwise. Of the products, both halves of the square are computed, and one is used.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ The backbone is ResNet-50 (He et al. 2016, Table 1), before a dense layer that r
 image, or IR-50 or IR-100, InsightFace's own: blocks of two 3x3 convolutions with normalisations
 before, between and after, and images that are halved by blocks alone (Deng et al., section 3.1, and
 iresnet50 and iresnet100 of arcface_torch). Unlike there, the scales of the last normalisation, that
-of the embedding, are trained, too.
+of the embedding, are trained, too. There is no dropout before the embedding.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Pre-normalised blocks of causal attention with rotary positions, whose queries share keys and values
 in groups, and of gated experts (SwiGLU), of which a router chooses two for each token; their gates
-are a softmax over their scores. No token is dropped, and there is no loss that balances the
-experts' loads, as training has. Attention sees the whole sequence, as in the released weights.
+are a softmax over their scores. No token is dropped unless a capacity is asked for, and there is no
+loss that balances the experts' loads. Attention sees all that comes before, without a window.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from flexlegion.model.model import Model
 from flexlegion.zoo.blocks import chosen_sizes, presets_of
 from flexlegion.zoo.moe import mixture
 
-# 8x7b: Jiang et al., Table 1, with sequences as long as batches usually have them, not as long as
-# its context of 32,768. 8x22b is as it was released (Mistral AI 2024).
+# 8x7b: Jiang et al., Table 1; 8x22b as it was released (Mistral AI 2024).
 PRESETS = presets_of(
     "layers hidden heads kv_heads ffn experts chosen vocabulary",
     {
@@ -51,7 +50,7 @@ def mixtral(
         A published size: 8x7b (46.7 billion weights, of which a token uses 12.9) or 8x22b (141 and
         39 billion).
     steps
-        Length of a sequence.
+        Length of a sequence; 8x7b can be given up to 32,768.
     layers
         Blocks.
     hidden, heads

@@ -6,9 +6,8 @@ softmax over their scores. No token is dropped, unless a capacity is asked for. 
 that balances the experts' loads.
 
 GShard (Lepikhin et al. 2021) has experts without a gate, in every other block: ``every=2``,
-``gated=False``, ``capacity=2``, kv_heads as heads. There it is half of a translator, with a dense
-layer's bias here and there and learned positions, and sends some tokens to their second expert at
-random.
+``gated=False``, ``capacity=2``, as many kv_heads as heads. It is a translator with an encoder, has
+no rotary positions, balances loads by a loss, and sends tokens to their second expert at random.
 """
 
 from __future__ import annotations
