@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from flexlegion.analysis.compare import compare as compare
     from flexlegion.analysis.explain import explain as explain
     from flexlegion.analysis.export import export as export
+    from flexlegion.analysis.program import search_programs as search_programs
+    from flexlegion.analysis.program import simulate_program as simulate_program
     from flexlegion.analysis.report import report_on as report_on
     from flexlegion.analysis.sbp import sbp as sbp
     from flexlegion.analysis.search import search as search

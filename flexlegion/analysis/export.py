@@ -10,7 +10,6 @@ from flexlegion.analysis.setting import AnyMachine, AnyModel, Given, Setting
 from flexlegion.base.arguments import typed
 from flexlegion.base.errors import UserError
 from flexlegion.console.text import count, duration, names, table, wrapped
-from flexlegion.exporters.axes import joined
 from flexlegion.exporters.placed import ProgramMemory, program_memory
 from flexlegion.exporters.program import missing, program
 from flexlegion.exporters.space import check_training, divisions_of, target_of, within
@@ -23,6 +22,7 @@ from flexlegion.objective.precision import DEFAULT
 from flexlegion.objective.training import TrainingOptions
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
+from flexlegion.spmd.axes import joined
 from flexlegion.strategy.configuration import ParallelConfig
 from flexlegion.strategy.strategy import ResolvedStrategy
 

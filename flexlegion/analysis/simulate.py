@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack
 
@@ -10,14 +10,16 @@ from flexlegion.analysis.result import Iteration, iteration_of
 from flexlegion.analysis.setting import AnyMachine, AnyModel, Given, Setting
 from flexlegion.base.arguments import typed
 from flexlegion.base.suggestions import unknown
-from flexlegion.console.blocks import Block
+from flexlegion.console.blocks import Block, Pairs
 from flexlegion.console.progress import ProgressBar
 from flexlegion.console.text import count
 from flexlegion.known_strategies import AnyStrategy, samples_only
+from flexlegion.objective.precision import PEAKS
 from flexlegion.objective.training import TrainingOptions
 from flexlegion.report.timelines import described, details, memory_excess
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import ALGORITHMS, SIMULATED, Simulation, Timeline, full
+from flexlegion.sim.throughput import Throughput, throughput
 from flexlegion.strategy.configuration import ParallelConfig
 from flexlegion.strategy.strategy import ResolvedStrategy
 
@@ -47,18 +49,32 @@ class Simulated(Iteration):
     simulations: int | None
 
     def facts(self) -> dict[str, Any]:
-        about = self.setting.about() | {"strategy": self.name, "algorithm": self.algorithm}
+        about = self.setting.about() | {"runtime": "legion"}
+        about |= {"strategy": self.name, "algorithm": self.algorithm}
         if self.simulations is not None:
             about["simulations"] = self.simulations
-        return about | details(self.timeline, self.setting.problem.priced_by(self.strategy))
+        rate = self.throughput.facts()
+        return about | details(self.timeline, self._priced_by()) | rate
 
     def blocks(self) -> Sequence[Block]:
         heading = f"{self.setting}; strategy {self.name}"
         if self.simulations is not None:
             what = count(self.simulations, "delta simulation")
             heading += f"\n{what} from data parallelism; all figures as in a full simulation"
-        priced_by = self.setting.problem.priced_by(self.strategy)
-        return [heading, *described(self.timeline, priced_by)]
+        pairs, *rest = described(self.timeline, self._priced_by())
+        assert isinstance(pairs, Pairs)
+        first, *others = pairs.rows
+        return [heading, Pairs([first, *self.throughput.rows(), *others]), *rest]
+
+    @property
+    def throughput(self) -> Throughput:
+        """What the time means: samples and tokens a second, and the share of the peak."""
+        problem, training = self.setting.problem, self.setting.network.training
+        precision = PEAKS[training.precision]
+        return throughput(problem.graph, problem.topology, self.iteration_time_ns, precision)
+
+    def _priced_by(self) -> Mapping[str, int]:
+        return self.setting.problem.priced_by(self.strategy)
 
 
 @typed

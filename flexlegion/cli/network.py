@@ -140,6 +140,11 @@ def asked(args: argparse.Namespace) -> dict[str, Any]:
     return _asked(args, None, None)
 
 
+def asked_on(args: argparse.Namespace) -> dict[str, Any]:
+    """Model and machine alone, where tasks' times are always estimates."""
+    return {"model": network_of(args), "machine": args.machine}
+
+
 def asked_of_strategy(args: argparse.Namespace) -> dict[str, Any]:
     """The same, and the strategy; what the options do not say is what it was found for."""
     strategy, target = strategy_of(args)

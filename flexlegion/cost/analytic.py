@@ -9,9 +9,10 @@ channels is cheaper than splitting the samples (FlexFlow, section 8.2.1).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from flexlegion.base.errors import UserError
 from flexlegion.cost.efficiency import efficiency_of
@@ -29,6 +30,12 @@ from flexlegion.graph.operator_type import Family
 from flexlegion.graph.tensor import NARROW
 from flexlegion.machine.efficiency import Efficiency
 from flexlegion.machine.parts import Device
+from flexlegion.ops.attention import MultiHeadAttention
+from flexlegion.ops.conv2d import Conv2D
+from flexlegion.ops.cosine import Cosine
+from flexlegion.ops.dense import Dense
+from flexlegion.ops.elementwise import Dropout
+from flexlegion.ops.logits import LogitStatistics
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,6 +45,53 @@ if TYPE_CHECKING:
     Numbers = Any  # a number, or an array of one for each task
 
 PRODUCTS = ("convolution", "matmul")
+Attention = Literal["fused", "unfused", "by steps"]
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """What a system has kernels for.
+
+    Parameters
+    ----------
+    attention
+        ``"fused"``: attention is one kernel, which keeps no scores. ``"unfused"``: it is two
+        products with a softmax between them, whose scores are written and read, and dropout. ``"by
+        steps"``: the mask, the scale, and the steps of the softmax are kernels of their own.
+    bias
+        Whether a dense layer's bias is added by the product's kernel, or by one of its own.
+    channels
+        Whether images lie with their channels "last", as tensor cores want them, or "first", so
+        that convolutions on tensor cores turn their operands.
+    dropout
+        Whether dropout outside attention is done by the kernel of what follows, but for its mask.
+    loss
+        Whether a softmax and its loss read logits once, or go "by steps" over a copy of them in
+        single precision.
+    dense
+        In which precision products of dense layers are, if in another one: "float8".
+    """
+
+    attention: Attention = "fused"
+    bias: Literal["fused", "separate"] = "fused"
+    channels: Literal["last", "first"] = "last"
+    dropout: Literal["fused", "separate"] = "separate"
+    loss: Literal["fused", "by steps"] = "fused"
+    dense: str = ""
+
+
+FUSED = Kernels()
+# Of attention that is not fused, how often scores pass memory: beside the products' kernels, and by
+# kernels of their own: those of the mask with the softmax, and of dropout, whose mask is a byte.
+_SCORES = {"forward": (2.0, 2.0, 2.5), "backward": (4.0, 3.0, 2.5)}
+_SCORES_BY_STEPS = {"forward": 6.0, "backward": 5.0}  # more than that
+# The same of a dense layer's outputs, where the bias, or its gradient, has a kernel of its own.
+_BIAS = {"forward": 2.0, "backward": 1.0}
+# Bytes a logit that a loss by steps takes more: the copy is written and read, the logarithm of the
+# softmax written and read; its gradient written, read with the logarithm, written, and rounded.
+_LOGITS = {"forward": 14.0, "backward": 22.0}
+# And of operands of convolutions that are turned: written and read.
+_TURNED = 2.0
 _LONGEST = float(1 << 62)  # ns
 
 # Memory traffic of a byte of `CostModel.linear`: an update's bytes are its traffic; a sum reads two
@@ -55,12 +109,15 @@ class AnalyticCosts(CostModel):
         Of matrix products and convolutions: ``"float32"``, which is what the runtime computes in,
         or for machines to come another of a device's peaks (``"tfloat32"``). Devices without it
         use float32. What is stored as bfloat16 or float16 is computed with at the rate of that.
+    kernels
+        Which kernels there are; by default those of the runtime.
     """
 
     name = ANALYTIC
 
-    def __init__(self, precision: str = "float32") -> None:
+    def __init__(self, precision: str = "float32", kernels: Kernels = FUSED) -> None:
         self.precision = precision
+        self.kernels = kernels
         self._works: dict[tuple[Operator, str], _Work] = {}
         self._costs: dict[tuple[Operator, str, Shapes, Device], Cost] = {}
 
@@ -97,11 +154,15 @@ class AnalyticCosts(CostModel):
         outputs = volumes[work.primary]
         columns = extents[:, work.primary, ranks[work.primary] - 1]
         efficiency = efficiency_of(device)
-        peak = device.peak_flops["float32"]
+        peak, precision = device.peak_flops["float32"], self.precision
         if work.family in PRODUCTS:
             stored = operator.output.dtype
             precision = stored if stored in NARROW else self.precision
-            peak = device.peak_flops.get(precision, peak)
+            if self.kernels.dense and isinstance(operator.kind, Dense | Cosine):
+                precision = self.kernels.dense
+            if precision in device.peak_flops:
+                peak = device.peak_flops[precision]
+                efficiency = efficiency.at(precision)
         reduced = work.reduced(extents)
         depth = np.maximum(1.0, work.depth * reduced)
         share = _share(work, np.maximum(1, outputs), np.maximum(1, columns), depth, efficiency)
@@ -110,9 +171,47 @@ class AnalyticCosts(CostModel):
             device.memory_bandwidth * efficiency.memory * efficiency.memory_by_family[work.family]
         )
         flops = outputs * reduced * work.before(extents) * work.flops
-        seconds = np.maximum(flops / (peak * share), size / bandwidth)
+        apart = self._apart(operator, pass_, volumes, precision)
+        if isinstance(operator.kind, MultiHeadAttention) and self.kernels.attention != "fused":
+            width = np.maximum(1, extents[:, 0, ranks[0] - 1])
+            queries, keys = np.maximum(1, extents[:, 0, 1]), np.maximum(1, extents[:, 1, 1])
+            scores = volumes[0] // width * keys
+            beside, softmax, dropout = _SCORES[pass_]
+            if self.kernels.attention == "by steps":
+                softmax += _SCORES_BY_STEPS[pass_]
+            element = operator.output.element_bytes
+            size = size + scores * element * beside
+            apart = apart + scores * element * (softmax + dropout * (operator.kind.dropout > 0))
+            flops = scores * width * (8 if work.backward else 4)
+            # Half of the work are products whose sums are as long as a head is wide, half those
+            # that have as many columns.
+            into = _product_share(work.backward, queries, keys, width, efficiency)
+            out = _product_share(work.backward, queries, width, keys, efficiency)
+            share = 2 / (1 / into + 1 / out)
+        if work.family in PRODUCTS:
+            share = share * efficiency.sustained
+        if isinstance(operator.kind, Dropout) and self.kernels.dropout == "fused":
+            size = outputs  # the mask
+        seconds = np.maximum(flops / (peak * share), size / bandwidth) + apart / bandwidth
         times = work.kernels * efficiency.launch_ns + np.rint(np.minimum(seconds * 1e9, _LONGEST))
         return Costs(np.maximum(1, times).astype(np.int64), (ANALYTIC,))
+
+    def _apart(
+        self, operator: Operator, pass_: str, volumes: Sequence[Numbers], precision: str
+    ) -> Numbers:
+        """Bytes that pass memory in kernels beside the products' own."""
+        kind, element = operator.kind, operator.output.element_bytes
+        outputs = volumes[len(operator.inputs) + len(operator.weights)]
+        size = 0 * outputs
+        if isinstance(kind, Dense) and kind.use_bias and self.kernels.bias == "separate":
+            size = size + outputs * element * _BIAS[pass_]
+        if isinstance(kind, LogitStatistics) and self.kernels.loss == "by steps":
+            size = size + volumes[0] * _LOGITS[pass_]
+        on_tensor_cores = precision in (*NARROW, "tfloat32")
+        if isinstance(kind, Conv2D) and self.kernels.channels == "first" and on_tensor_cores:
+            turned = volumes[0] * (2 if pass_ == "backward" else 1) + outputs
+            size = size + turned * element * _TURNED
+        return size
 
 
 @dataclass(frozen=True)
@@ -142,6 +241,8 @@ class _Work:
         (operand, the bytes of an element of its part that are read and written).
     kernels
         How many are launched.
+    products_kind
+        Of products, whether they are "attention", a convolution by "small filters", or neither.
     """
 
     family: Family
@@ -153,6 +254,7 @@ class _Work:
     prefixes: tuple[tuple[int, int, int, float], ...]
     traffic: tuple[tuple[int, int], ...]
     kernels: int
+    products_kind: Literal["attention", "small filters", ""] = ""
 
     @classmethod
     def of(cls, operator: Operator, backward: bool) -> _Work:
@@ -185,6 +287,7 @@ class _Work:
             _prefixes(operator),
             tuple(traffic),
             max(1, kernels),
+            _products_kind(operator),
         )
 
     def reduced(self, extents: Extents) -> Numbers:
@@ -197,6 +300,16 @@ class _Work:
             mean_prefix(extents[:, self.primary, out], extents[:, i, d]) / mean
             for out, i, d, mean in self.prefixes
         )
+
+
+def _products_kind(operator: Operator) -> Literal["attention", "small filters", ""]:
+    """`_Work.products_kind`."""
+    kind = operator.kind
+    if isinstance(kind, MultiHeadAttention):
+        return "attention"
+    if isinstance(kind, Conv2D) and (kind.kernel_h, kind.kernel_w) == (3, 3):
+        return "small filters" if (kind.stride_h, kind.stride_w) == (1, 1) else ""
+    return ""
 
 
 def _reductions(operator: Operator) -> tuple[tuple[int, int, int], ...]:
@@ -240,12 +353,29 @@ def _share(
 
     They have that many output elements, in so many columns, of so many multiply-adds each.
     """
+    if work.products_kind == "attention" and efficiency.attention:
+        best = efficiency.attention_backward if work.backward else efficiency.attention
+        return best / (1 + efficiency.half_outputs / outputs)
     if work.family == "matmul":
-        half = efficiency.half_extent
-        best = efficiency.matmul_backward if work.backward else efficiency.matmul
-        return best / ((1 + half * columns / outputs) * (1 + half / columns))
+        return _product_share(work.backward, outputs / columns, columns, depth, efficiency)
     if work.family == "convolution":
+        half_depth = efficiency.half_depth
         best = efficiency.convolution_backward if work.backward else efficiency.convolution
+        if work.products_kind == "small filters" and efficiency.small_filters:
+            half_depth = efficiency.small_filters_half_depth
+            best = efficiency.small_filters
+            if work.backward:
+                best = efficiency.small_filters_backward
         fills = 1 + efficiency.half_outputs / outputs
-        return best / ((1 + efficiency.half_depth / depth) * fills)
+        return best / ((1 + half_depth / depth) * fills)
     return efficiency.compute_by_family[work.family]
+
+
+def _product_share(
+    backward: bool, rows: Numbers, columns: Numbers, terms: Numbers, efficiency: Efficiency
+) -> Numbers:
+    """The share that a matrix product of so many rows and columns, and terms a sum, reaches."""
+    half = efficiency.half_extent
+    best = efficiency.matmul_backward if backward else efficiency.matmul
+    fills = (1 + half / rows) * (1 + half / columns)
+    return best / (fills * (1 + efficiency.half_inner / terms))

@@ -8,47 +8,12 @@ from math import prod
 from typing import Any
 
 from flexlegion.console.text import memory
-from flexlegion.exporters.axes import Axes, Division
 from flexlegion.graph.graph import Graph, Operator
-from flexlegion.graph.operator_type import Access
-from flexlegion.graph.tensor import ELEMENT_BYTES, STATE_BYTES, Tensor, TensorRole
+from flexlegion.graph.tensor import ELEMENT_BYTES, STATE_BYTES, Tensor
 from flexlegion.machine.topology import Topology
 from flexlegion.sim.problem import Problem
-
-# Along an axis of the mesh: "R" is whole on each device, "P" partial values; a number is the
-# dimension of the tensor that is split.
-Entry = int | str
-
-
-def entries(
-    division: Division, access: Access, role: TensorRole, gradient: bool = False
-) -> list[Entry]:
-    """How an operand, or its gradient, lies along each axis of the mesh."""
-    return [_entry(access, role, dim, gradient) for dim in division.dims]
-
-
-def _entry(access: Access, role: TensorRole, dim: int | None, gradient: bool) -> Entry:
-    if dim is None:
-        return "R"
-    for axis, its in enumerate(access.map):
-        if its.out_dim == dim and not its.prefix:
-            return axis
-    if role == "output":
-        return "P"
-    return "P" if gradient else "R"
-
-
-def first_reader(graph: Graph, weight: Tensor) -> tuple[Operator, Access]:
-    """The operator whose operand a weight is first: a program keeps the weight as that one has it.
-
-    Others that need it otherwise get it moved, each time.
-    """
-    return next(
-        (op, access)
-        for op in graph.operators
-        for _, tensor, access in op.operands
-        if tensor is weight
-    )
+from flexlegion.spmd.axes import Axes, Division
+from flexlegion.spmd.layout import Entry, entries, first_reader
 
 
 @dataclass(frozen=True)

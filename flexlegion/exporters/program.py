@@ -20,8 +20,6 @@ from types import ModuleType
 from typing import Any
 
 from flexlegion.exporters.arguments import attributes, looked_up_in
-from flexlegion.exporters.axes import Division
-from flexlegion.exporters.placed import entries, first_reader
 from flexlegion.exporters.spelling import comment, docstring, identifiers, literal, sequence
 from flexlegion.exporters.targets import Target
 from flexlegion.graph.graph import Graph, Operator
@@ -32,6 +30,8 @@ from flexlegion.objective.losses import losses_of
 from flexlegion.objective.precision import DEFAULT
 from flexlegion.ops.losses import CrossEntropy, LossOperator
 from flexlegion.ops.shape import Rearrange
+from flexlegion.spmd.axes import Division
+from flexlegion.spmd.layout import entries, first_reader
 
 WIDTH = 100
 # The modules whose text programs have.

@@ -8,12 +8,12 @@ from math import prod
 
 from flexlegion.base.errors import UserError
 from flexlegion.base.suggestions import unknown
-from flexlegion.exporters.axes import Axes, Division
 from flexlegion.exporters.targets import TARGETS, Target, TargetName
 from flexlegion.graph.graph import Operator
 from flexlegion.objective.precision import DEFAULT_STORAGE
 from flexlegion.objective.training import TrainingSpec
 from flexlegion.sim.problem import Problem
+from flexlegion.spmd.axes import Axes, Division
 from flexlegion.strategy.configuration import SHARDING, ParallelConfig
 from flexlegion.strategy.strategy import ResolvedStrategy
 

@@ -20,9 +20,7 @@ from types import ModuleType
 from typing import Any, Literal, get_args
 
 from flexlegion.exporters.arguments import function_of
-from flexlegion.exporters.axes import Axes, Division
 from flexlegion.exporters.placed import (
-    Entry,
     ProgramMemory,
     capacity,
     given_bytes,
@@ -33,6 +31,8 @@ from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.operator_type import Access, DimKind, DimMap
 from flexlegion.machine.topology import Topology
 from flexlegion.sim.problem import Problem
+from flexlegion.spmd.axes import Axes, Division
+from flexlegion.spmd.layout import Entry
 from flexlegion.strategy.strategy import ResolvedStrategy
 
 TargetName = Literal["dtensor", "jax"]

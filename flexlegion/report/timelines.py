@@ -68,6 +68,7 @@ def details(timeline: Timeline, priced_by: Mapping[str, int]) -> Json:
                 "peak_bytes": peak,
                 "allocated_bytes": timeline.allocated_bytes[name],
                 "capacity_bytes": capacities[name],
+                "contents_bytes": timeline.contents_bytes[name],
             }
             for name, peak in timeline.peak_memory_bytes.items()
         ],

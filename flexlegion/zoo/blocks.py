@@ -43,7 +43,9 @@ def check_heads(network: str, hidden: int, heads: int) -> None:
         )
 
 
-def attend(model: Model, x: Tensor, heads: int, causal: bool, name: str) -> Tensor:
+def attend(
+    model: Model, x: Tensor, heads: int, causal: bool, name: str, dropout: float = 0.0
+) -> Tensor:
     """Self-attention of several heads: (n, steps, hidden) -> (n, steps, hidden).
 
     Queries, keys and values have a dense layer each, so that a split of their units is one of the
@@ -58,10 +60,15 @@ def attend(model: Model, x: Tensor, heads: int, causal: bool, name: str) -> Tens
         )
         for part in ("query", "key", "value")
     )
-    y = model.multi_head_attention(q, k, v, causal=causal, name=f"{name}.attention")
+    y = model.attention(q, k, v, causal=causal, dropout=dropout, name=f"{name}.attention")
     return _dense(
         model, model.reshape(y, (steps, hidden), name=f"{name}.joined"), hidden, f"{name}.output"
     )
+
+
+def dropped(model: Model, x: Tensor, rate: float, name: str) -> Tensor:
+    """The same with dropout, where there is any."""
+    return model.dropout(x, rate, name=name) if rate else x
 
 
 def feed_forward(model: Model, x: Tensor, activation: str, name: str) -> Tensor:

@@ -2,8 +2,9 @@
 
 Pre-normalised blocks with causal attention, trained positions, and an output layer that shares the
 token embedding's table; trained to predict the next token at every position. Queries, keys and
-values have a matrix each, which computes the same as one for all three. There is no dropout, and
-attention is dense in every block, where GPT-3's every other block attends to a band.
+values have a matrix each, which computes the same as one for all three. There is no dropout
+unless it is asked for, and attention is dense in every block, where GPT-3's every other block
+attends to a band.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ def gpt(
     hidden: int | None = None,
     heads: int | None = None,
     vocabulary: int = 50_257,
+    dropout: float = 0.0,
 ) -> None:
     """Add the layers; the input is tokens (steps), the output a distribution for each step.
 
@@ -61,6 +63,9 @@ def gpt(
         Width of the blocks, a multiple of their number of heads; the preset's unless given.
     vocabulary
         Number of tokens.
+    dropout
+        Share of the embeddings, of attention's weights, and of what each half of a block adds, that
+        is dropped in training; 0.1 of GPT-2 and GPT-3.
     """
     sizes = chosen_sizes(PRESETS, preset, layers=layers, hidden=hidden, heads=heads)
-    decoder(model, "gpt", "gelu_tanh", steps=steps, vocabulary=vocabulary, **sizes)
+    decoder(model, "gpt", "gelu_tanh", steps=steps, vocabulary=vocabulary, dropout=dropout, **sizes)

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from flexlegion.graph.tensor import Tensor
 from flexlegion.model.model import Model
-from flexlegion.zoo.blocks import NORMAL, attend, check_heads, feed_forward
+from flexlegion.zoo.blocks import NORMAL, attend, check_heads, dropped, feed_forward
 from flexlegion.zoo.unrolled import positive
 
 
-def _block(model: Model, x: Tensor, heads: int, activation: str, name: str) -> Tensor:
+def _block(
+    model: Model, x: Tensor, heads: int, activation: str, dropout: float, name: str
+) -> Tensor:
     """Attention and two dense layers, each of what is normalised, and beside a shortcut."""
-    y = attend(model, model.layer_norm(x, name=f"{name}.norm1"), heads, True, name)
-    x = model.add([x, y], name=f"{name}.add1")
+    y = attend(model, model.layer_norm(x, name=f"{name}.norm1"), heads, True, name, dropout)
+    x = model.add([x, dropped(model, y, dropout, f"{name}.dropout1")], name=f"{name}.add1")
     y = feed_forward(model, model.layer_norm(x, name=f"{name}.norm2"), activation, name)
-    return model.add([x, y], name=f"{name}.add2")
+    return model.add([x, dropped(model, y, dropout, f"{name}.dropout2")], name=f"{name}.add2")
 
 
 def decoder(
@@ -31,6 +33,7 @@ def decoder(
     hidden: int,
     heads: int,
     vocabulary: int,
+    dropout: float = 0.0,
 ) -> None:
     """Add the layers of a decoder-only transformer, whose sizes are those of `transformer`.
 
@@ -42,6 +45,9 @@ def decoder(
         For messages.
     activation
         Between the dense layers of a block.
+    dropout
+        Share of the embeddings, of attention's weights, and of what each half of a block adds, that
+        is dropped in training.
     """
     positive(network, steps=steps, layers=layers, hidden=hidden, heads=heads, vocabulary=vocabulary)
     check_heads(network, hidden, heads)
@@ -50,8 +56,9 @@ def decoder(
         tokens, vocabulary, hidden, embedding_initializer=NORMAL, name="embed"
     )
     x = model.position_embedding(embedded, NORMAL, name="positions")
+    x = dropped(model, x, dropout, "embed.dropout")
     for layer in range(1, layers + 1):
-        x = _block(model, x, heads, activation, f"block{layer}")
+        x = _block(model, x, heads, activation, dropout, f"block{layer}")
     x = model.layer_norm(x, name="norm")
     x = model.dense(x, vocabulary, use_bias=False, name="logits", share=embedded)
     model.softmax(x, name="softmax")

@@ -33,8 +33,10 @@ class Block(nn.Module):
         before: bool = True,
         causal: bool = True,
         epsilon: float = 1e-5,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        self.dropout = nn.Dropout(dropout)
         self.heads, self.gelu, self.before, self.causal = heads, gelu, before, causal
         self.norm1, self.norm2 = (nn.LayerNorm(hidden, epsilon) for _ in "12")
         self.qkv = nn.Linear(hidden, 3 * hidden)
@@ -55,7 +57,8 @@ class Block(nn.Module):
         n, steps, width = x.shape
         parts = self.qkv(x).view(n, steps, 3, self.heads, width // self.heads)
         q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        rate = self.dropout.p if self.training else 0.0
+        y = F.scaled_dot_product_attention(q, k, v, dropout_p=rate, is_causal=self.causal)
         return self.output(y.transpose(1, 2).reshape(n, steps, width))  # type: ignore[no-any-return]
 
     def feed_forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -64,10 +67,10 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.before:
-            x = x + self.attend(self.norm1(x))
-            return x + self.feed_forward(self.norm2(x))
-        x = self.norm1(x + self.attend(x))
-        return self.norm2(x + self.feed_forward(x))  # type: ignore[no-any-return]
+            x = x + self.dropout(self.attend(self.norm1(x)))
+            return x + self.dropout(self.feed_forward(self.norm2(x)))  # type: ignore[no-any-return]
+        x = self.norm1(x + self.dropout(self.attend(x)))
+        return self.norm2(x + self.dropout(self.feed_forward(x)))  # type: ignore[no-any-return]
 
 
 class Transformer(Twin):
@@ -76,12 +79,20 @@ class Transformer(Twin):
     gelu = "none"
 
     def __init__(
-        self, *, steps: int, layers: int, hidden: int, heads: int, vocabulary: int
+        self,
+        *,
+        steps: int,
+        layers: int,
+        hidden: int,
+        heads: int,
+        vocabulary: int,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        self.dropout = nn.Dropout(dropout)
         self.embed, self.positions = table_of(vocabulary, hidden), table_of(steps, hidden)
         names = [f"block{i}" for i in range(1, layers + 1)]
-        blocks = [Block(hidden, heads, name, gelu=self.gelu) for name in names]
+        blocks = [Block(hidden, heads, name, gelu=self.gelu, dropout=dropout) for name in names]
         self.blocks = nn.Sequential(*blocks)
         self.norm = nn.LayerNorm(hidden)
         self.links = [
@@ -92,7 +103,7 @@ class Transformer(Twin):
         ]
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        x = self.embed(tokens) + self.positions.weight
+        x = self.dropout(self.embed(tokens) + self.positions.weight)
         return F.linear(self.norm(self.blocks(x)), self.embed.weight)
 
 
@@ -110,9 +121,10 @@ class GPT(Transformer):
         hidden: int | None,
         heads: int | None,
         vocabulary: int,
+        dropout: float,
     ) -> None:
         sizes = chosen_sizes(GPT_PRESETS, preset, layers=layers, hidden=hidden, heads=heads)
-        super().__init__(steps=steps, vocabulary=vocabulary, **sizes)
+        super().__init__(steps=steps, vocabulary=vocabulary, dropout=dropout, **sizes)
 
 
 class BERT(Twin):
@@ -127,8 +139,12 @@ class BERT(Twin):
         hidden: int | None,
         heads: int | None,
         vocabulary: int,
+        predictions: int | None,
+        dropout: float,
     ) -> None:
         super().__init__()
+        self.predictions = predictions
+        self.dropout = nn.Dropout(dropout)
         sizes = chosen_sizes(BERT_PRESETS, preset, layers=layers, hidden=hidden, heads=heads)
         layers, hidden, heads = sizes["layers"], sizes["hidden"], sizes["heads"]
         self.embed, self.positions = table_of(vocabulary, hidden), table_of(steps, hidden)
@@ -136,7 +152,7 @@ class BERT(Twin):
         self.norm, self.transform_norm = (nn.LayerNorm(hidden, EPSILON) for _ in "12")
         names = [f"block{i}" for i in range(1, layers + 1)]
         kind: dict[str, Any] = {"before": False, "causal": False, "epsilon": EPSILON}
-        blocks = [Block(hidden, heads, name, **kind) for name in names]
+        blocks = [Block(hidden, heads, name, dropout=dropout, **kind) for name in names]
         self.blocks = nn.Sequential(*blocks)
         self.transform = nn.Linear(hidden, hidden)
         self.bias = nn.Parameter(torch.zeros(vocabulary))
@@ -153,7 +169,8 @@ class BERT(Twin):
 
     def forward(self, tokens: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
         x = self.embed(tokens) + self.positions.weight + self.segments(segments)
-        x = F.gelu(self.transform(self.blocks(self.norm(x))))
+        x = self.blocks(self.dropout(self.norm(x)))[:, : self.predictions]
+        x = F.gelu(self.transform(x))
         return F.linear(self.transform_norm(x), self.embed.weight, self.bias)
 
 

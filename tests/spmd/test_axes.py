@@ -8,7 +8,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexlegion.exporters.axes import Axes, Division, joined
+from flexlegion.spmd.axes import Axes, Division, joined
 
 DEVICES = st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16])
 

@@ -1,0 +1,55 @@
+"""``flexlegion divide``: how to divide training by the usual ways, for programs that others run."""
+
+from __future__ import annotations
+
+import argparse
+
+from flexlegion.cli.command import Commands, add_command, answer
+from flexlegion.cli.network import (
+    add_json_option,
+    add_network_options,
+    asked_on,
+)
+from flexlegion.cli.simulate import add_system_option
+
+MOST_MICRO_BATCHES = 64
+
+
+def add(commands: Commands[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = add_command(
+        commands,
+        "divide",
+        "how to divide training over devices as data x tensor x pipeline, with ZeRO and "
+        "recomputation, for PyTorch, JAX or Megatron-LM: all such divisions, simulated",
+        "divide --model gpt --machine a100x8 --batch-size 64 --storage bf16",
+        _run,
+    )
+    add_network_options(parser)
+    parser.add_argument(
+        "--machine",
+        required=True,
+        metavar="NAME|FILE",
+        help="a machine's name, as in a100x64, or a machine file",
+    )
+    add_system_option(parser)
+    parser.add_argument(
+        "--most-micro-batches",
+        metavar="N",
+        type=int,
+        default=MOST_MICRO_BATCHES,
+        help="1, 2, 4, ... micro-batches up to N are tried, unless --micro-batches says how many; "
+        f"default: {MOST_MICRO_BATCHES}",
+    )
+    add_json_option(parser)
+
+
+def _run(args: argparse.Namespace) -> None:
+    from flexlegion.analysis.program import search_programs
+
+    found = search_programs(
+        **asked_on(args),
+        system=args.system or "compiled",
+        most_micro_batches=args.most_micro_batches,
+    )
+    answer(args, found.facts(), str(found))

@@ -1,0 +1,116 @@
+"""How a system runs programs: what it overlaps, in what types it sends, what a kernel costs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from flexlegion.cost.analytic import FUSED, Attention, Kernels
+from flexlegion.graph.graph import Operator
+from flexlegion.graph.tensor import Tensor
+
+MIB = 1 << 20
+SentAs = Literal["stored", "float32", "half"]
+
+
+@dataclass(frozen=True)
+class System:
+    """What counts of a framework.
+
+    Parameters
+    ----------
+    overlaps
+        Whether gradients of weights are reduced during the backward pass, or behind it.
+    bucket_bytes
+        How much of them makes a collective, at least; 25 MiB as in PyTorch's
+        DistributedDataParallel.
+    gather_bytes
+        The same of weights that are kept in shards. PyTorch's FSDP gathers a block of layers.
+    gradients, weights
+        In which type they are sent: "stored", as the model computes with them, "float32", or
+        "half", in two bytes.
+    issue_ns
+        What the host takes to issue an operator: so long it takes at least.
+    step_ns
+        What the host takes for an iteration, while no device computes.
+    schedule
+        Of micro-batches in a pipeline: "1f1b", or all forward first, "gpipe".
+    attention
+        Whether attention is one kernel, as `AnalyticCosts` has it; if not, its scores are kept.
+    local_statistics
+        Whether each device normalizes its own samples of a batch alone: batch normalization that
+        computes something else than on one device.
+    lazy_tables
+        Whether an update touches only those rows of a table that were looked up.
+    scatters
+        Whether what several devices of a stage have whole is sent to the next stage in parts, one
+        by each, and gathered there (Narayanan et al. 2021, section 4.1).
+    reserved
+        Bytes of each device that are taken by CUDA's context, the libraries, and what lies between
+        pieces of memory.
+    """
+
+    overlaps: bool = True
+    bucket_bytes: int = 25 * MIB
+    gather_bytes: int = 100 * MIB
+    gradients: SentAs = "float32"
+    weights: SentAs = "stored"
+    issue_ns: int = 0
+    step_ns: int = 0
+    schedule: Literal["1f1b", "gpipe"] = "1f1b"
+    attention: Attention = "fused"
+    local_statistics: bool = False
+    lazy_tables: bool = False
+    scatters: bool = False
+    reserved: int = 1 << 30
+
+    def gradient_bytes(self, weight: Tensor) -> int:
+        """Of an element of a weight's gradient, as it is sent."""
+        return _bytes(weight, self.gradients)
+
+    def gathered_bytes(self, weight: Tensor) -> int:
+        """Of an element of a weight, as it is gathered."""
+        return _bytes(weight, self.weights)
+
+    def kept_inside(self, op: Operator, scores: int) -> int:
+        """Bytes that an operator with so many scores of attention keeps for its backward pass."""
+        if self.attention == "fused" or not scores:
+            return 0
+        return scores * op.output.element_bytes
+
+    def is_view(self, op: Operator) -> bool:
+        """Whether an operator moves nothing: other shapes of the same elements in their order."""
+        return op.kind.type in ("reshape", "flatten")
+
+
+def _bytes(weight: Tensor, type_: SentAs) -> int:
+    """Of an element in that type."""
+    return {"stored": weight.element_bytes, "float32": 4, "half": 2}[type_]
+
+
+PYTORCH = System()
+
+
+@dataclass(frozen=True)
+class Runner:
+    """A system with its kernels.
+
+    Parameters
+    ----------
+    system, kernels
+        What they do.
+    """
+
+    system: System
+    kernels: Kernels
+
+
+# What programs are run by, as of 2024: all have attention in one kernel.
+RUNNERS: Mapping[str, Runner] = {
+    "compiled": Runner(System(), FUSED),  # torch.compile, or JAX
+    "pytorch": Runner(System(issue_ns=8_000), Kernels(loss="by steps")),
+    "megatron": Runner(
+        System(weights="half", scatters=True), Kernels(dropout="fused", loss="by steps")
+    ),
+}

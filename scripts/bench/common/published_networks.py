@@ -1,0 +1,196 @@
+"""The networks of published runs, and how they were trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from common.published_machines import CannotBeSaidError
+from flexlegion import SGD, Adam, Model
+from flexlegion.networks.network import Network
+from flexlegion.objective.training import TrainingSpec
+from flexlegion.zoo import build
+
+Row = Mapping[str, Any]
+
+STORAGES = ("fp32", "fp16", "bf16")  # by how the precision begins
+_RESNETS = {"ResNet-50": "resnet50", "ResNet-152": "resnet152"}
+
+
+def network_of(row: Row, layers: int | None = None) -> Network:
+    """The network, and how it is trained; of so many layers, if that is said."""
+    family = row["model"]["family"]
+    builders = {
+        "gpt": _gpt,
+        "mpt": _gpt,
+        "llama": _llama,
+        "bert": _bert,
+        "moe": _moe,
+        "cnn": _cnn,
+        "face": _face,
+        "recsys": _recommender,
+    }
+    if family not in builders:
+        raise CannotBeSaidError(f"no network like {row['model']['name']}")
+    model = builders[family](row, layers or row["model"]["layers"])
+    training = TrainingSpec.of(
+        optimizer=_optimizer(row), micro_batches=micro_batches(row), storage=storage_of(row)
+    )
+    return Network.of(model, training)
+
+
+def micro_batches(row: Row) -> int:
+    """Of an iteration; one where the row does not say."""
+    return int(row["accumulation"] or 1)
+
+
+def storage_of(row: Row) -> str:
+    """In which type activations are."""
+    precision = row["precision"]
+    if precision == "tf32":
+        return "fp32"
+    if "bf16/fp16" in precision:
+        return "bf16"
+    storage = next((its for its in STORAGES if precision.startswith(its)), None)
+    if storage is None:
+        raise CannotBeSaidError(f"precision {precision}")
+    return storage
+
+
+def _optimizer(row: Row) -> Adam | SGD:
+    """LAMB has Adam's states, and reads them as often; LARS is SGD with momentum."""
+    text = row["optimizer"]
+    if "adam" in text or "lamb" in text:
+        return Adam(clip_norm=1.0 if "clip" in text else None)
+    if "sgd" in text or text == "none":
+        return SGD(momentum=0.9 if "momentum" in text or "lars" in text else 0.0)
+    raise CannotBeSaidError(f"optimizer {text}")
+
+
+def _dropout(row: Row) -> float:
+    """Of GPT: Megatron-LM's default, 0.1, and what a row says; newer recipes have none."""
+    said = row["model"]["extra"].get("dropout")
+    if said is not None:
+        return float(said)
+    return 0.1 if row["system"].startswith(("Megatron-LM", "OneFlow")) else 0.0
+
+
+def _batch(row: Row) -> int:
+    """What data parallelism's micro-batches make together."""
+    ways = row["parallel"]
+    if row["micro_batch"] is None:
+        return int(row["global_batch"])
+    # Where it does not divide, as published, there are as many micro-batches as were told.
+    return int(round(row["micro_batch"] * ways["dp"]) * micro_batches(row))
+
+
+def _gpt(row: Row, layers: int) -> Model:
+    its = row["model"]
+    if its["ffn"] != 4 * its["hidden"]:
+        raise CannotBeSaidError("an MLP that is not four times as wide")
+    return build(
+        "gpt",
+        _batch(row),
+        layers=layers,
+        hidden=its["hidden"],
+        heads=its["heads"],
+        steps=its["seq"],
+        vocabulary=its["vocab"] or 51_200,
+        dropout=_dropout(row),
+    )
+
+
+def _llama(row: Row, layers: int) -> Model:
+    its = row["model"]
+    return build(
+        "llama",
+        _batch(row),
+        layers=layers,
+        hidden=its["hidden"],
+        heads=its["heads"],
+        kv_heads=its["kv_heads"],
+        ffn=its["ffn"],
+        steps=its["seq"],
+        vocabulary=its["vocab"],
+    )
+
+
+def _moe(row: Row, layers: int) -> Model:
+    its, extra = row["model"], row["model"]["extra"]
+    return build(
+        "moe",
+        _batch(row),
+        layers=layers,
+        hidden=its["hidden"],
+        heads=its["heads"],
+        kv_heads=its["kv_heads"],
+        ffn=its["ffn"],
+        steps=its["seq"],
+        vocabulary=its["vocab"],
+        experts=extra["experts"],
+        chosen=extra["topk"],
+        every=extra["moe_every"],
+        gated=False,
+    )
+
+
+def _bert(row: Row, layers: int) -> Model:
+    its = row["model"]
+    predictions = its["extra"].get("max_predictions", 20 if its["seq"] == 128 else 80)
+    return build(
+        "bert",
+        _batch(row),
+        layers=layers,
+        hidden=its["hidden"],
+        heads=its["heads"],
+        steps=its["seq"],
+        vocabulary=its["vocab"],
+        predictions=predictions,
+        dropout=0.1,  # as Devlin et al. have it, and all recipes since
+    )
+
+
+def _cnn(row: Row, layers: int) -> Model:
+    del layers
+    name, extra = row["model"]["name"], row["model"]["extra"]
+    if name.startswith("Wide-ResNet"):
+        return build(
+            "resnet50",
+            _batch(row),
+            width=extra["base_channels"],
+            width_factor=extra["width_factor"],
+        )
+    for prefix, known in _RESNETS.items():
+        if name.startswith(prefix):
+            return build(known, _batch(row))
+    others = {"Inception-v3": "inception_v3", "VGG16": "vgg16", "AlexNet": "alexnet"}
+    for prefix, known in others.items():
+        if name.startswith(prefix):
+            return build(known, _batch(row))
+    raise CannotBeSaidError(f"no network like {name}")
+
+
+def _face(row: Row, layers: int) -> Model:
+    del layers
+    name, extra = row["model"]["name"], row["model"]["extra"]
+    backbone = "ir100" if "100" in name else "ir50"
+    classes = extra["classes"]
+    if "10%" in str(row["parallel"].get("fc")):
+        classes //= 10  # of which the logits are computed
+    return build("insightface", _batch(row), backbone=backbone, classes=classes)
+
+
+def _recommender(row: Row, layers: int) -> Model:
+    del layers
+    extra = row["model"]["extra"]
+    return build(
+        "wide_deep",
+        _batch(row),
+        numbers=extra["dense_fields"],
+        fields=extra["deep_sparse_fields"],
+        tables=1,
+        rows=extra["deep_vocab"],
+        embedding=extra["embedding"],
+        layers=extra["hidden_layers"],
+        hidden=row["model"]["hidden"],
+    )

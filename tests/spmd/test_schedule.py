@@ -1,0 +1,57 @@
+"""Pipelines take what theory says, whatever the numbers."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flexlegion.spmd.schedule import Schedule, Turn, orders, scheduled
+
+
+def _pipeline(
+    stages: int, runs: int, rounds: int, forward: int, backward: int, kind: str = "1f1b"
+) -> Schedule:
+    of_run = [run % stages for run in range(stages * runs)]
+    times = {(False, run): forward for run in range(len(of_run))}
+    times |= {(True, run): backward for run in range(len(of_run))}
+    readers = {run: {run + 1: 0} if run + 1 < len(of_run) else {} for run in range(len(of_run))}
+    return scheduled(of_run, orders(of_run, rounds, kind), times, readers)
+
+
+@given(st.integers(1, 6), st.integers(1, 12), st.integers(1, 50), st.integers(1, 50))
+def test_equal_stages(stages: int, rounds: int, forward: int, backward: int) -> None:
+    for kind in ("1f1b", "gpipe"):
+        its = _pipeline(stages, 1, rounds, forward, backward, kind)
+        assert max(its.ends.values()) == (rounds + stages - 1) * (forward + backward)
+        assert len(its.ends) == 2 * rounds * stages
+    assert its.in_flight == (rounds,) * stages
+    its = _pipeline(stages, 1, rounds, forward, backward)
+    assert its.in_flight == tuple(min(rounds, stages - stage) for stage in range(stages))
+
+
+@given(st.integers(2, 4), st.integers(2, 4), st.integers(1, 4), st.integers(1, 20))
+def test_runs_of_layers(stages: int, runs: int, groups: int, time: int) -> None:
+    """With v runs a stage the bubble is a v-th: (v m + p - 1) (F + B) / v."""
+    rounds = stages * groups
+    its = _pipeline(stages, runs, rounds, time, 2 * time)
+    assert max(its.ends.values()) == (runs * rounds + stages - 1) * 3 * time
+    assert len(its.ends) == 2 * rounds * stages * runs
+
+
+def test_sending_delays_the_next_stage() -> None:
+    its = scheduled(
+        [0, 1],
+        orders([0, 1], 1, "1f1b"),
+        {(False, 0): 10, (False, 1): 10, (True, 0): 20, (True, 1): 20},
+        {0: {1: 5}, 1: {}},
+    )
+    assert its.ends[Turn(False, 1, 0)] == 25
+    assert its.ends[Turn(True, 0, 0)] == 25 + 20 + 5 + 20
+
+
+def test_runs_that_do_not_go_round() -> None:
+    """All forward first, so that nothing waits for ever."""
+    stages = [0, 1, 0]
+    times = {(backward, run): 1 for backward in (False, True) for run in range(3)}
+    its = scheduled(stages, orders(stages, 3, "1f1b"), times, {0: {1: 0, 2: 0}, 1: {2: 0}, 2: {}})
+    assert len(its.ends) == 2 * 3 * 3

@@ -1,0 +1,53 @@
+"""Divisions of training in words."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flexlegion.base.errors import UserError
+from flexlegion.spmd.ways import Ways
+
+
+def test_what_is_left_is_data() -> None:
+    assert Ways.parse("tp=4, pp=2 zero=1", 32) == Ways(4, 4, 2, shards=1)
+    assert Ways.parse("zero=0", 8) == Ways(8)
+    text = "DP 4 x TP 4 x PP 2, sequence-parallel, ZeRO-1, full recomputation"
+    assert str(Ways.parse("tp=4 pp=2 sp=1 zero=1 again=full", 32)) == text
+    assert str(Ways()) == "one device"
+
+
+@given(
+    st.builds(
+        Ways,
+        data=st.integers(1, 9),
+        tensor=st.integers(1, 9),
+        pipeline=st.integers(1, 9),
+        context=st.integers(1, 3),
+        runs=st.integers(1, 3),
+        sequence=st.booleans(),
+        shards=st.integers(0, 3),
+        again=st.sampled_from(["none", "full", "attention", "half", "blocks"]),
+    )
+)
+def test_words_are_read_back(ways: Ways) -> None:
+    assert Ways.parse(ways.words, ways.devices) == ways
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tp=3", "takes a multiple of 3 devices, which the machine's 8 are not"),
+        ("dp=4", "takes 4 devices, but the machine has 8"),
+        ("tp=x", "'tp' of a division of training is a number"),
+        ("tp=", "is a number"),
+        ("tp=0", "at least one device along each way"),
+        ("zero=4", "stages 0 to 3"),
+        ("tb=2", "unknown way to divide training 'tb'; choose one of dp, tp, pp"),
+        ("again=ful", "did you mean 'full'"),
+    ],
+)
+def test_refused(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Ways.parse(text, 8)
