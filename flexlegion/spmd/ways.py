@@ -216,6 +216,11 @@ def divided(graph: Graph, ways: Ways) -> Program:
         op: Division(axes, _along(op, ways, dims.get(op), classes.get(op))) for op in operators
     }
     runs = runs_of(operators, [number % ways.pipeline for number in numbers])
+    if len({run.stage for run in runs}) < ways.pipeline:
+        raise UserError(
+            f"the model has too few operators for {ways.pipeline} stages of a pipeline; choose a "
+            "smaller pp"
+        )
     again = _again(operators, ways.again, blocks)
     replicated = (REPLICA,) if ways.replicas > 1 else ()
     return Program(graph, stages, runs, divisions, again, ways.shards, replicated)

@@ -147,6 +147,7 @@ BASES: dict[str, Given] = {
     | {"--to": "dtensor", "--out": "FOLDER/program.py", "--json": True},
     "search": _SEARCH | {"--out": "FOLDER/found.json"},
     "compare": _SEARCH,
+    "divide": _BASE | {"--batch-size": "64", "--json": True},
     "what-if": _SEARCH | {"--vary": "memory=x1,x2"},
     "plan": _BASE,
     "strategy": _BASE | {"--out": "FOLDER/strategy.json"},
@@ -163,6 +164,10 @@ ROWS: dict[str, dict[str, Row]] = {
     | JSON
     | {
         "algorithm": Row({"--algorithm": "delta"}, {"algorithm": "delta"}),
+        "runtime": Row({"--runtime": "nccl"}, {"runtime": "nccl"}, moves=True),
+        "system": Row(
+            {"--runtime": "nccl", "--system": "pytorch"}, {"system": "pytorch"}, moves=True
+        ),
         "trace": _file("--trace", "trace.json"),
     },
     "explain": NETWORK
@@ -243,6 +248,16 @@ ROWS: dict[str, dict[str, Row]] = {
             ),
         ),
         "report": _file("--report", "report.html"),
+    },
+    "divide": NETWORK
+    | {"machine": MACHINE["machine"]}
+    | JSON
+    | {
+        "system": Row({"--system": "pytorch"}, {"system": "pytorch"}, moves=True),
+        "most_micro_batches": Row(
+            {"--most-micro-batches": "1"},
+            shows=lambda outcome: {d["micro_batches"] for d in outcome.told("divisions")} == {1},
+        ),
     },
     # What it prints is compared as a whole.
     "plan": {name: Row(row.given, moves=True) for name, row in NETWORK.items()}

@@ -36,6 +36,7 @@ IN_PROCESS = {
     "search": ["--out", "FOLDER/out.json", "--proposals", "5", "--chains", "1"],
     "compare": ["--proposals", "5", "--chains", "1"],
     "what-if": ["--vary", "flops=x1,x2", "--proposals", "5", "--chains", "1"],
+    "divide": [],
     "plan": [],
     "strategy": ["--out", "FOLDER/out.json"],
 }

@@ -169,6 +169,15 @@ def test_experts_and_lengths() -> None:
     assert of.compute_ns(attention, "forward") == pytest.approx(whole / 4, rel=0.01)
 
 
+def test_too_few_operators_for_the_stages() -> None:
+    model = fl.Model(8)
+    model.dense(model.input((4,)), 4)
+    model.loss = "mean_squared_error"
+    problem = _problem("a100x8", model, micro_batches=8)
+    with pytest.raises(UserError, match="too few operators for 8 stages"):
+        divided(problem.graph, Ways(pipeline=8))
+
+
 # Settings and iterations that others published: (model, machine, batch, micro-batches, ways, s).
 MEGATRON = System(gradients="half", weights="half", scatters=True, attention="unfused")
 UNFUSED = Kernels(attention="unfused", dropout="fused", loss="by steps")
