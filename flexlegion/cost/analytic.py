@@ -32,9 +32,10 @@ from flexlegion.machine.efficiency import Efficiency
 from flexlegion.machine.parts import Device
 from flexlegion.ops.attention import MultiHeadAttention
 from flexlegion.ops.conv2d import Conv2D
-from flexlegion.ops.cosine import Cosine
+from flexlegion.ops.cosine import AngularMargin, Cosine
 from flexlegion.ops.dense import Dense
 from flexlegion.ops.elementwise import Dropout
+from flexlegion.ops.experts import Experts
 from flexlegion.ops.logits import LogitStatistics
 
 if TYPE_CHECKING:
@@ -61,8 +62,9 @@ class Kernels:
     bias
         Whether a dense layer's bias is added by the product's kernel, or by one of its own.
     channels
-        Whether images lie with their channels "last", as tensor cores want them, or "first", so
-        that convolutions on tensor cores turn their operands.
+        Whether images lie with their channels "last", as tensor cores want them, or "first": then
+        convolutions on tensor cores turn their operands, and batch normalization of two-byte values
+        reads them one by one, at half the memory's rate.
     dropout
         Whether dropout outside attention is done by the kernel of what follows, but for its mask.
     loss
@@ -90,8 +92,13 @@ _BIAS = {"forward": 2.0, "backward": 1.0}
 # Bytes a logit that a loss by steps takes more: the copy is written and read, the logarithm of the
 # softmax written and read; its gradient written, read with the logarithm, written, and rounded.
 _LOGITS = {"forward": 14.0, "backward": 22.0}
-# And of operands of convolutions that are turned: written and read.
-_TURNED = 2.0
+# The same of an angular margin in single precision: the angle, a sum with a matrix of margins,
+# which is made, the cosine, and a product, each written and read.
+_MARGIN = 44.0
+_BATCH_NORM = ("batch_norm", "batch_norm_statistics")
+# And of operands of convolutions that are turned: written and read, one of both in strides, where
+# two bytes at a time reach half the memory's rate.
+_TURNED = {2: 4.0, 4: 2.0}
 _LONGEST = float(1 << 62)  # ns
 
 # Memory traffic of a byte of `CostModel.linear`: an update's bytes are its traffic; a sum reads two
@@ -205,12 +212,17 @@ class AnalyticCosts(CostModel):
         size = 0 * outputs
         if isinstance(kind, Dense) and kind.use_bias and self.kernels.bias == "separate":
             size = size + outputs * element * _BIAS[pass_]
-        if isinstance(kind, LogitStatistics) and self.kernels.loss == "by steps":
-            size = size + volumes[0] * _LOGITS[pass_]
+        if self.kernels.loss == "by steps":
+            if isinstance(kind, LogitStatistics):
+                size = size + volumes[0] * _LOGITS[pass_]
+            elif isinstance(kind, AngularMargin):
+                size = size + outputs * _MARGIN
+        if kind.type in _BATCH_NORM and self.kernels.channels == "first" and element == 2:
+            size = size + volumes[0] * element * (2.0 if pass_ == "backward" else 1.0)
         on_tensor_cores = precision in (*NARROW, "tfloat32")
         if isinstance(kind, Conv2D) and self.kernels.channels == "first" and on_tensor_cores:
-            turned = volumes[0] * (2 if pass_ == "backward" else 1) + outputs
-            size = size + turned * element * _TURNED
+            turned = (volumes[0] + outputs) * (2 if pass_ == "backward" else 1)
+            size = size + turned * element * _TURNED[element]
         return size
 
 
@@ -243,6 +255,9 @@ class _Work:
         How many are launched.
     products_kind
         Of products, whether they are "attention", a convolution by "small filters", or neither.
+    rows_of_product
+        Of matrix products, the share of the output's rows that one has: of experts, those that go
+        to one of them.
     """
 
     family: Family
@@ -255,6 +270,7 @@ class _Work:
     traffic: tuple[tuple[int, int], ...]
     kernels: int
     products_kind: Literal["attention", "small filters", ""] = ""
+    rows_of_product: float = 1.0
 
     @classmethod
     def of(cls, operator: Operator, backward: bool) -> _Work:
@@ -288,6 +304,7 @@ class _Work:
             tuple(traffic),
             max(1, kernels),
             _products_kind(operator),
+            kind.load / operator.inputs[1].shape[-1] if isinstance(kind, Experts) else 1.0,
         )
 
     def reduced(self, extents: Extents) -> Numbers:
@@ -357,7 +374,8 @@ def _share(
         best = efficiency.attention_backward if work.backward else efficiency.attention
         return best / (1 + efficiency.half_outputs / outputs)
     if work.family == "matmul":
-        return _product_share(work.backward, outputs / columns, columns, depth, efficiency)
+        rows = outputs / columns * work.rows_of_product
+        return _product_share(work.backward, rows, columns, depth, efficiency)
     if work.family == "convolution":
         half_depth = efficiency.half_depth
         best = efficiency.convolution_backward if work.backward else efficiency.convolution

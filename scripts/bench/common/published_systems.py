@@ -93,6 +93,7 @@ def system_of(row: Row) -> System:
         gradients="half" if half else "float32",
         weights="half" if "16" in precision else "float32",
         issue_ns=0 if any(word in name for word in _COMPILED) else 8_000,
+        step_ns=300_000,  # the batch is handed over, the optimizer is called, a loss is asked for
         attention="fused" if row["flash_attention"] else "unfused",
         local_statistics=True,
         scatters=name.startswith(("Megatron", "NeMo")),
