@@ -10,10 +10,10 @@ from typing import Any
 from flexlegion.console.text import memory
 from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.tensor import ELEMENT_BYTES, STATE_BYTES, Tensor
-from flexlegion.machine.topology import Topology
 from flexlegion.sim.problem import Problem
 from flexlegion.spmd.axes import Axes, Division
 from flexlegion.spmd.layout import Entry, entries, first_reader
+from flexlegion.spmd.memory import capacity
 
 
 @dataclass(frozen=True)
@@ -143,11 +143,3 @@ def _bytes_of_weight(weight: Tensor, states: int) -> tuple[int, int, int]:
     value = ELEMENT_BYTES[weight.host_dtype]  # as arrays of the host have it
     trained = int(weight.requires_gradient)
     return value, trained * value, trained * states * STATE_BYTES
-
-
-def capacity(topology: Topology) -> int:
-    """Of a device's memory, or of its share where several have one; the smallest."""
-    devices: dict[str, int] = {}
-    for device in topology.devices:
-        devices[device.memory] = devices.get(device.memory, 0) + 1
-    return min(d.memory_bytes // devices[d.memory] for d in topology.devices)

@@ -22,7 +22,6 @@ from typing import Any, Literal, get_args
 from flexlegion.exporters.arguments import function_of
 from flexlegion.exporters.placed import (
     ProgramMemory,
-    capacity,
     given_bytes,
     kept,
     program_memory,
@@ -33,6 +32,7 @@ from flexlegion.machine.topology import Topology
 from flexlegion.sim.problem import Problem
 from flexlegion.spmd.axes import Axes, Division
 from flexlegion.spmd.layout import Entry
+from flexlegion.spmd.memory import capacity
 from flexlegion.strategy.strategy import ResolvedStrategy
 
 TargetName = Literal["dtensor", "jax"]

@@ -15,6 +15,7 @@ from typing import Any
 from flexlegion.cost.model import wanted_gradients
 from flexlegion.graph.graph import Operator
 from flexlegion.graph.tensor import STATE_BYTES, Tensor
+from flexlegion.machine.topology import Topology
 from flexlegion.spmd.layout import Layout, elements
 from flexlegion.spmd.program import Run
 from flexlegion.spmd.steps import StageSteps
@@ -167,3 +168,11 @@ def _passing(of: StageSteps, op: Operator) -> int:
         if wanted:
             size += elements(tensor.shape, of.layout(op, "input", n), axes) * tensor.gradient_bytes
     return size
+
+
+def capacity(topology: Topology) -> int:
+    """Of a device's memory, or of its share where several have one; the smallest."""
+    devices: dict[str, int] = {}
+    for device in topology.devices:
+        devices[device.memory] = devices.get(device.memory, 0) + 1
+    return min(d.memory_bytes // devices[d.memory] for d in topology.devices)

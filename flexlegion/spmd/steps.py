@@ -80,7 +80,7 @@ class Steps:
             ends.append(start + step.time_ns)
             free[moves_data] = ends[-1]
             busy[step.kind] = busy.get(step.kind, 0) + step.time_ns
-        return Played(max(free.values()), free[False], busy, sum(step.size for step in self.steps))
+        return Played(max(free.values()), busy, sum(step.size for step in self.steps))
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,6 @@ class Played:
     ----------
     time_ns
         Until all have ended.
-    computed_ns
-        Until the last computation has.
     busy_ns
         By kind, the sum of their times.
     sent_bytes
@@ -100,7 +98,6 @@ class Played:
     """
 
     time_ns: int
-    computed_ns: int
     busy_ns: dict[Kind, int]
     sent_bytes: int
 
@@ -240,27 +237,22 @@ class StageSteps:
         """A stage's first device, as which all of it are."""
         return self.topology.devices[stage.devices[0]]
 
-    def forward(self, run: Run, again: Sequence[Operator] | None = None) -> Steps:
-        """A run's forward pass, or that of operators that are run again."""
+    def forward(self, run: Run) -> Steps:
+        """A run's forward pass."""
         steps = Steps()
-        self._forward(steps, run.operators if again is None else again, again is not None, {}, {})
+        self._forward(steps, run.operators, "forward")
         return steps
 
-    def _forward(
-        self,
-        steps: Steps,
-        operators: Sequence[Operator],
-        again: bool,
-        done: dict[Tensor, int],
-        moved: dict[tuple[Tensor, Layout], int],
-    ) -> None:
+    def _forward(self, steps: Steps, operators: Sequence[Operator], kind: Kind) -> None:
+        done: dict[Tensor, int] = {}
+        moved: dict[tuple[Tensor, Layout], int] = {}
         gathers = Gathers(self, steps, operators)
         for op in operators:
             after = list(gathers.before(op))
             for number, tensor in enumerate(op.inputs):
                 wanted = self.layout(op, "input", number)
                 after += self._brought(steps, tensor, wanted, op, done, moved)
-            end = steps.add("again" if again else "forward", self.compute_ns(op, "forward"), after)
+            end = steps.add(kind, self.compute_ns(op, "forward"), after)
             gathers.used(op, end)
             done.update(dict.fromkeys(op.outputs, end))
 
@@ -323,7 +315,7 @@ class StageSteps:
                 while first and run.operators[first - 1] in self.program.again:
                     first -= 1
                 segment = run.operators[first : at + 1]
-                self._forward(steps, segment, True, {}, {})
+                self._forward(steps, segment, "again")
                 redone.update(segment)
             time_ns = self.compute_ns(op, "backward")
             if not time_ns and not self._passes_on(op):

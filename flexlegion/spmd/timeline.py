@@ -12,7 +12,7 @@ from flexlegion.graph.tensor import STATE_BYTES, Tensor
 from flexlegion.machine.topology import Topology
 from flexlegion.spmd.collectives import NCCL, Collectives, Library
 from flexlegion.spmd.layout import elements, part_of
-from flexlegion.spmd.memory import StageMemory, stage_memory
+from flexlegion.spmd.memory import StageMemory, capacity, stage_memory
 from flexlegion.spmd.program import Program
 from flexlegion.spmd.schedule import Schedule, Turn, orders, scheduled
 from flexlegion.spmd.steps import Kind, Played, Prices, StageSteps
@@ -135,8 +135,7 @@ def simulated(
         stage_memory(of, stage, schedule.in_flight, training.states)
         for stage in range(len(program.stages))
     )
-    capacity = min(device.memory_bytes for device in topology.devices)
-    return ProgramTimeline(iteration, parts, busy, sent, memory, capacity)
+    return ProgramTimeline(iteration, parts, busy, sent, memory, capacity(topology))
 
 
 def _parts(
