@@ -10,6 +10,7 @@ from flexlegion.analysis.setting import AnyMachine, AnyModel, Given, Setting
 from flexlegion.base.arguments import typed
 from flexlegion.base.errors import UserError
 from flexlegion.console.text import count, duration, names, table, wrapped
+from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.exporters.placed import ProgramMemory, program_memory
 from flexlegion.exporters.program import missing, program
 from flexlegion.exporters.space import check_training, divisions_of, target_of, within
@@ -18,11 +19,14 @@ from flexlegion.exporters.targets import Target
 from flexlegion.graph.graph import Operator
 from flexlegion.graph.tensor import Tensor
 from flexlegion.known_strategies import AnyStrategy
-from flexlegion.objective.precision import DEFAULT
+from flexlegion.objective.precision import DEFAULT, PEAKS
 from flexlegion.objective.training import TrainingOptions
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
 from flexlegion.spmd.axes import joined
+from flexlegion.spmd.program import program_of as collectives_of
+from flexlegion.spmd.system import RUNNERS
+from flexlegion.spmd.timeline import Training, simulated
 from flexlegion.strategy.configuration import ParallelConfig
 from flexlegion.strategy.strategy import ResolvedStrategy
 
@@ -68,7 +72,11 @@ class Exported:
     replaced : tuple of Replaced
         Where that differs.
     iteration_time_ns, given_time_ns : int
-        Simulated, of what the program does and of the strategy as it was given.
+        Simulated in flexlegion's runtime, of what the program does and of the strategy as it was
+        given.
+    program_time_ns : int
+        Simulated as the program itself, with its collectives by NCCL: run by PyTorch, or compiled
+        by JAX (see `simulate_program`).
     memory : ProgramMemory
         What the program keeps on each device, and whether that fits.
     setting : Setting
@@ -84,6 +92,7 @@ class Exported:
     replaced: tuple[Replaced, ...]
     iteration_time_ns: int
     given_time_ns: int
+    program_time_ns: int
     memory: ProgramMemory
     setting: Setting
     name: str
@@ -115,6 +124,7 @@ class Exported:
             "strategy": self.name,
             "iteration_time_ns": self.iteration_time_ns,
             "given_time_ns": self.given_time_ns,
+            "program_time_ns": self.program_time_ns,
             "memory_of_each_device": self.memory.facts(),
             "replaced": [vars(each) for each in self.replaced],
             "others": [weight.name for weight in self.others],
@@ -130,8 +140,10 @@ class Exported:
         ratio = self.iteration_time_ns / max(self.given_time_ns, 1)
         lines.append(
             f"an iteration is simulated at {duration(self.iteration_time_ns)}, {ratio:.2f}x the "
-            f"strategy's {duration(self.given_time_ns)}"
+            f"strategy's {duration(self.given_time_ns)} in flexlegion's runtime; as this program "
+            f"with NCCL at {duration(self.program_time_ns)}"
         )
+        lines[-1] = wrapped(lines[-1], MAX_WIDTH)
         needs = f"trained with {self.setting.network.training.optimizer.type}, {self.memory}"
         lines.append(wrapped(needs, MAX_WIDTH))
         lines += _reminders(self.setting, self.target)
@@ -217,7 +229,26 @@ def program_of(its: Given, to: str) -> Exported:
         network.training.optimizer.clip_norm,
     )
     memory = program_memory(problem, divisions, axes)
-    return Exported(text, done, replaced, time, before, memory, setting, its.name, target.name)
+    as_program = _as_program(setting, done, "compiled" if to == "jax" else "pytorch")
+    return Exported(
+        text, done, replaced, time, before, as_program, memory, setting, its.name, target.name
+    )
+
+
+def _as_program(setting: Setting, done: ResolvedStrategy, system: str) -> int:
+    """What an iteration of the program itself takes in ns."""
+    problem, runner = setting.problem, RUNNERS[system]
+    devices = [device.name for device in problem.topology.devices]
+    precision = PEAKS[setting.network.training.precision]
+    optimizer = setting.network.training.optimizer
+    line = simulated(
+        collectives_of(problem.graph, done, devices),
+        problem.topology,
+        AnalyticCosts(precision, runner.kernels),
+        Training(optimizer.states, optimizer.clip_norm is not None),
+        runner.system,
+    )
+    return line.iteration_time_ns
 
 
 def _priced(

@@ -199,7 +199,7 @@ def _simulated(
         program = program_of(problem.graph, resolved, [d.name for d in topology.devices])
         said = strategy if isinstance(strategy, str) else resolved.source
     optimizer = network.training.optimizer
-    clips = getattr(optimizer, "clip_norm", None) is not None
+    clips = optimizer.clip_norm is not None
     precision = PEAKS[network.training.precision]
     line = simulated(
         program,

@@ -41,6 +41,7 @@ def test_what_is_replaced_is_told(tmp_path: Path, capsys: Capture) -> None:
     facts = json.loads(capsys.readouterr().out)
     assert facts["replaced"][0]["reason"] in plan.read_text()
     assert facts["given_time_ns"] > 0
+    assert facts["program_time_ns"] > 0
     run("export", "random:1", "--to", "dtensor", *options)
     printed = capsys.readouterr().out.replace(str(tmp_path), "")
     assert max(map(len, printed.splitlines())) <= 80
