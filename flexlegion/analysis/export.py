@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Unpack
 
+from flexlegion.analysis.program import time_as_program
 from flexlegion.analysis.setting import AnyMachine, AnyModel, Given, Setting
 from flexlegion.base.arguments import typed
 from flexlegion.base.errors import UserError
 from flexlegion.console.text import count, duration, names, table, wrapped
-from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.exporters.placed import ProgramMemory, program_memory
 from flexlegion.exporters.program import missing, program
 from flexlegion.exporters.space import check_training, divisions_of, target_of, within
@@ -19,14 +19,11 @@ from flexlegion.exporters.targets import Target
 from flexlegion.graph.graph import Operator
 from flexlegion.graph.tensor import Tensor
 from flexlegion.known_strategies import AnyStrategy
-from flexlegion.objective.precision import DEFAULT, PEAKS
+from flexlegion.objective.precision import DEFAULT
 from flexlegion.objective.training import TrainingOptions
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
 from flexlegion.spmd.axes import joined
-from flexlegion.spmd.program import program_of as collectives_of
-from flexlegion.spmd.system import RUNNERS
-from flexlegion.spmd.timeline import Training, simulated
 from flexlegion.strategy.configuration import ParallelConfig
 from flexlegion.strategy.strategy import ResolvedStrategy
 
@@ -229,26 +226,10 @@ def program_of(its: Given, to: str) -> Exported:
         network.training.optimizer.clip_norm,
     )
     memory = program_memory(problem, divisions, axes)
-    as_program = _as_program(setting, done, "compiled" if to == "jax" else "pytorch")
+    as_program = time_as_program(setting, done, to)
     return Exported(
         text, done, replaced, time, before, as_program, memory, setting, its.name, target.name
     )
-
-
-def _as_program(setting: Setting, done: ResolvedStrategy, system: str) -> int:
-    """What an iteration of the program itself takes in ns."""
-    problem, runner = setting.problem, RUNNERS[system]
-    devices = [device.name for device in problem.topology.devices]
-    precision = PEAKS[setting.network.training.precision]
-    optimizer = setting.network.training.optimizer
-    line = simulated(
-        collectives_of(problem.graph, done, devices),
-        problem.topology,
-        AnalyticCosts(precision, runner.kernels),
-        Training(optimizer.states, optimizer.clip_norm is not None),
-        runner.system,
-    )
-    return line.iteration_time_ns
 
 
 def _priced(

@@ -26,6 +26,7 @@ from flexlegion.spmd.steps import Prices
 from flexlegion.spmd.system import RUNNERS, Runner
 from flexlegion.spmd.timeline import ProgramTimeline, Training, simulated
 from flexlegion.spmd.ways import WORDS, Ways, divided
+from flexlegion.strategy.strategy import ResolvedStrategy
 
 _WAYS = re.compile(rf"\s*(?:{'|'.join([*WORDS, 'again'])})=")
 SHOWN = 10  # divisions in a table
@@ -198,19 +199,33 @@ def _simulated(
         resolved = named(strategy, problem)
         program = program_of(problem.graph, resolved, [d.name for d in topology.devices])
         said = strategy if isinstance(strategy, str) else resolved.source
-    optimizer = network.training.optimizer
-    clips = optimizer.clip_norm is not None
+    line = _timeline(setting, program, runner, prices)
     precision = PEAKS[network.training.precision]
-    line = simulated(
+    rate = throughput(problem.graph, topology, line.iteration_time_ns, precision)
+    return SimulatedProgram(setting, said, ways, name, line, rate)
+
+
+def _timeline(
+    setting: Setting, program: Program, runner: Runner, prices: Prices
+) -> ProgramTimeline:
+    training = setting.network.training
+    optimizer = training.optimizer
+    return simulated(
         program,
-        topology,
-        AnalyticCosts(precision, runner.kernels),
-        Training(optimizer.states, clips),
+        setting.problem.topology,
+        AnalyticCosts(PEAKS[training.precision], runner.kernels),
+        Training(optimizer.states, optimizer.clip_norm is not None),
         runner.system,
         prices=prices,
     )
-    rate = throughput(problem.graph, topology, line.iteration_time_ns, precision)
-    return SimulatedProgram(setting, said, ways, name, line, rate)
+
+
+def time_as_program(setting: Setting, strategy: ResolvedStrategy, target: str) -> int:
+    """What an iteration takes in ns as a program of an export's target, which has to be there."""
+    runner = RUNNERS["compiled" if target == "jax" else "pytorch"]
+    devices = [device.name for device in setting.problem.topology.devices]
+    program = program_of(setting.problem.graph, strategy, devices)
+    return _timeline(setting, program, runner, {}).iteration_time_ns
 
 
 @dataclass(frozen=True, repr=False)

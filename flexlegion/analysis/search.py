@@ -6,9 +6,11 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any, Unpack
 
 from flexlegion.analysis.number_of_rounds import Case, in_rounds
+from flexlegion.analysis.program import time_as_program
 from flexlegion.analysis.result import Iteration, iteration_of
 from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting, network_of
 from flexlegion.base.arguments import typed
@@ -105,6 +107,7 @@ class Found(Iteration):
             }
             | details(self.timeline, self._priced_by)
             | ({} if needs is None else {"memory_of_each_device": needs.facts()})
+            | ({} if needs is None else {"program_time_ns": self.program_time_ns})
         )
 
     def blocks(self) -> Sequence[Block]:
@@ -145,8 +148,15 @@ class Found(Iteration):
             end = "by its budget, before a local optimum: a longer search may find more"
         rows.append(("ended", end))
         if (needs := self.program_memory) is not None:
-            rows.append(("as a program", str(needs)))
+            what = f"with NCCL it takes {duration(self.program_time_ns or 0)} an iteration; {needs}"
+            rows.append(("as a program", what))
         return Pairs(rows)
+
+    @cached_property
+    def program_time_ns(self) -> int | None:
+        """What an exported program takes, as `simulate_program` says; None: as of its memory."""
+        space = self.setting.problem.space
+        return None if space is None else time_as_program(self.setting, self.strategy, space.name)
 
     @property
     def program_memory(self) -> Needs | None:
