@@ -10,7 +10,7 @@ along the axis repeat it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -215,6 +215,7 @@ def divided(graph: Graph, ways: Ways) -> Program:
     divisions = {
         op: Division(axes, _along(op, ways, dims.get(op), classes.get(op))) for op in operators
     }
+    _check_split(operators, ways, divisions)
     runs = runs_of(operators, [number % ways.pipeline for number in numbers])
     if len({run.stage for run in runs}) < ways.pipeline:
         raise UserError(
@@ -224,6 +225,20 @@ def divided(graph: Graph, ways: Ways) -> Program:
     again = _again(operators, ways.again, blocks)
     replicated = (REPLICA,) if ways.replicas > 1 else ()
     return Program(graph, stages, runs, divisions, again, ways.shards, replicated)
+
+
+def _check_split(
+    operators: Sequence[Operator], ways: Ways, divisions: Mapping[Operator, Division]
+) -> None:
+    """Raise `UserError` if there is nothing that a way could split."""
+    for axis, size, word, lacks in (
+        (CONTEXT, ways.context, "cp", "the length of sequences, which this model does not have"),
+        (EXPERT, ways.expert, "ep", "experts, which this model does not have"),
+        (TENSOR, ways.tensor, "tp", "pairs of layers by columns and rows, of which this has none"),
+    ):
+        its = (op for op in operators if word != "ep" or isinstance(op.kind, Experts))
+        if size > 1 and all(divisions[op].dims[axis] is None for op in its):
+            raise UserError(f"{word}={size} splits {lacks}")
 
 
 def block_numbers(operators: Sequence[Operator]) -> list[int]:

@@ -169,6 +169,15 @@ def test_experts_and_lengths() -> None:
     assert of.compute_ns(attention, "forward") == pytest.approx(whole / 4, rel=0.01)
 
 
+@pytest.mark.parametrize("ways", [Ways(tensor=2), Ways(context=2), Ways(2, expert=2)])
+def test_nothing_to_split(ways: Ways) -> None:
+    model = fl.Model(8)
+    model.dense(model.input((4,)), 4)
+    model.loss = "mean_squared_error"
+    with pytest.raises(UserError, match=r"does not have|has none"):
+        divided(_problem("a100x2", model).graph, ways)
+
+
 def test_too_few_operators_for_the_stages() -> None:
     model = fl.Model(8)
     model.dense(model.input((4,)), 4)
