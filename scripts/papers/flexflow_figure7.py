@@ -1,13 +1,13 @@
 """FlexFlow's figure 7: six networks on 1 to 64 GPUs of two clusters, simulated.
 
     python scripts/papers/flexflow_figure7.py [--machine p100] [--networks nmt] [--gpus 4,16]
-        [--budget 20s] [--json OUT] [--picture OUT.svg]
+        [--in-all] [--budget 20s] [--json OUT] [--picture OUT.svg]
 
 Samples a second and GPU by data parallelism, by what experts do, and by what a search finds. The
 settings are section 8.1's: a batch of 64 a GPU (AlexNet 256), SGD, recurrent networks of 40 steps;
 16 P100 of four nodes, 64 K80 of sixteen. Networks and machines are the zoo's and the shipped ones,
 costs are estimates (there are no such GPUs here), and gradients are summed inside nodes first,
-which the paper's runtime did not do.
+which the paper's runtime did not do. With ``--in-all`` the batch is that of all GPUs together.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ WAYS = {"data": "data parallelism", "expert": "experts", "found": "found"}
 Row = dict[str, Any]
 
 
-def simulated(network: str, machine: str, gpus: int, budget: str) -> Row:
+def simulated(network: str, machine: str, gpus: int, budget: str, in_all: bool) -> Row:
     """A point of the figure: times of an iteration in ms."""
-    batch = BATCHES.get(network, 64) * gpus
+    batch = BATCHES.get(network, 64) * (1 if in_all else gpus)
     model, name = build(network, batch), f"{machine}x{gpus}"
     began = time.monotonic()
     times: dict[str, float | None] = {}
@@ -91,6 +91,20 @@ def report(rows: list[Row]) -> None:
     Console(width=110).print(table)
 
 
+def markdown(document: dict[str, Any], machine: str, gpus: int) -> str:
+    """The rows of so many GPUs as a table: times of an iteration, and what a search gains."""
+    columns = ("network", "data parallelism", "experts", "found", "over the better")
+    lines = [f"| {' | '.join(columns)} |", f"|---|{'---:|' * (len(columns) - 1)}"]
+    for row in document["rows"]:
+        if (row["machine"], row["gpus"]) != (machine, gpus):
+            continue
+        data, expert, found = (row["times_ms"][way] for way in WAYS)
+        better = min(its for its in (data, expert) if its is not None)
+        times = " | ".join(f"{its:.1f} ms" for its in (data, expert, found))
+        lines.append(f"| {row['network']} | {times} | {better / found:.2f}x |")
+    return "\n".join(lines)
+
+
 def picture(rows: list[Row], file: Path) -> None:
     """Six panels, as the paper's: a line for each way and cluster."""
     import matplotlib.pyplot as plt
@@ -127,6 +141,7 @@ def main() -> None:
     parser.add_argument("--machine", choices=GPUS, help="default: both")
     parser.add_argument("--networks", default=",".join(NETWORKS), help="default: all six")
     parser.add_argument("--gpus", help="default: all of the figure")
+    parser.add_argument("--in-all", action="store_true", help="the batch is of all GPUs together")
     parser.add_argument("--budget", default="20s", help="of each search; default: 20s")
     parser.add_argument("--json", type=Path, help="write all points there")
     parser.add_argument("--picture", type=Path, help="draw them; takes matplotlib")
@@ -136,7 +151,7 @@ def main() -> None:
         wanted = [int(n) for n in args.gpus.split(",")] if args.gpus else GPUS[machine]
         for network in args.networks.split(","):
             for gpus in (n for n in wanted if n in GPUS[machine]):
-                rows.append(simulated(network, machine, gpus, args.budget))
+                rows.append(simulated(network, machine, gpus, args.budget, args.in_all))
                 if args.json:
                     lines = ",\n".join(map(json.dumps, rows))
                     head = json.dumps({"budget": args.budget})[1:-1]
