@@ -2,7 +2,7 @@
 
     legate ... lazy_adam_worker.py FOLDER WAY...
 
-Of each way of `lazy_adam_ways.py`, the first rank writes weights and moments after each iteration
+Of each way of `lazy_adam.py`, the first rank writes weights and moments after each iteration
 to FOLDER/WAY.npz. For the way "resumed" that is what two epochs leave, at once and resumed behind
 the first with the table split.
 """
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from lazy_adam_ways import BATCHES, LOSS, RESUMED, WAYS, Arrays, Way, data, network, split
+from lazy_adam import BATCHES, LOSS, RESUMED, WAYS, Arrays, Way, data, network, split
 
 from flexlegion import Checkpoints, LazyAdam, Model, Strategy
 from flexlegion.machine.running import running_machine
