@@ -154,8 +154,8 @@ class UpdateKernel {
   virtual void update(const TensorView& value, const TensorView& gradient,
                       const std::vector<TensorView>& states, const RunState& run,
                       const float* only_if_finite) = 0;
-  // Whether of a table it changes the rows alone that were looked up; those of others stay, and
-  // their states. So it is if an update by a gradient of zeros changes nothing.
+  // Whether of a table it changes the rows alone that were looked up, and their states. So it may
+  // if an update by a gradient of zeros changes nothing.
   virtual bool lazy() const { return false; }
   // Whether a GPU is asked for the same work as long as the learning rate stays.
   virtual bool repeats() const { return false; }

@@ -51,7 +51,7 @@ class SgdRule {
   explicit SgdRule(const Attributes& attributes);
   SgdConstants constants(const RunState& run) const;
   bool has_momentum() const { return momentum_ != 0; }
-  // A gradient of zeros changes nothing.
+  // Then a gradient of zeros changes nothing.
   bool lazy() const { return momentum_ == 0 && decay_ == 0; }
 
  private:

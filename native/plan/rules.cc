@@ -198,9 +198,9 @@ std::int64_t updated_elements(const Graph& graph, const GraphFacts& facts, Tenso
     named += looked_up_tokens(graph, op).volume() * (constant ? 1 : graph.micro_batches);
   }
   if (named >= rows) return shard.volume();
-  const double share = static_cast<double>(shard.extent(0)) / static_cast<double>(rows);
-  const double its = std::ceil(static_cast<double>(named) * share);
-  return static_cast<std::int64_t>(its) * shard.extent(1);
+  const double product = static_cast<double>(named) * static_cast<double>(shard.extent(0));
+  return static_cast<std::int64_t>(std::ceil(product / static_cast<double>(rows))) *
+         shard.extent(1);
 }
 
 }  // namespace flexlegion
