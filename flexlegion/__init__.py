@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from flexlegion.objective.optimizers import SGD as SGD
     from flexlegion.objective.optimizers import Adam as Adam
     from flexlegion.objective.optimizers import AdamW as AdamW
+    from flexlegion.objective.optimizers import LazyAdam as LazyAdam
     from flexlegion.profiling.machines import load_machine as load_machine
     from flexlegion.searches.registry import register_search as register_search
     from flexlegion.strategy.configuration import ParallelConfig as ParallelConfig

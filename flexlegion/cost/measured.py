@@ -227,4 +227,4 @@ class MeasuredCosts(CostModel):
         return self._times[device.model]
 
 
-VARIANTS = ("sgd", "adam", "adamw")
+VARIANTS = ("sgd", "adam", "adamw", "lazy-adam")

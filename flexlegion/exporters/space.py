@@ -10,6 +10,7 @@ from flexlegion.base.errors import UserError
 from flexlegion.base.suggestions import unknown
 from flexlegion.exporters.targets import TARGETS, Target, TargetName
 from flexlegion.graph.graph import Operator
+from flexlegion.objective.optimizers import Adam, LazyAdam
 from flexlegion.objective.precision import DEFAULT_STORAGE
 from flexlegion.objective.training import TrainingSpec
 from flexlegion.sim.problem import Problem
@@ -44,6 +45,11 @@ def check_training(training: TrainingSpec, to: str) -> None:
         raise UserError(
             f"a program for {to} stores activations in single precision, not in {storage}; "
             f"give storage {DEFAULT_STORAGE}, with which its devices need more memory"
+        )
+    if isinstance(training.optimizer, LazyAdam):
+        raise UserError(
+            f"a program for {to} has gradients of whole tables, which do not tell the rows that "
+            f"were looked up, as {training.optimizer.type} has to know; give optimizer {Adam.type}"
         )
     if to == "jax" and training.precision == "bf16":
         raise UserError(

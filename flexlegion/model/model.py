@@ -111,7 +111,8 @@ class Model(Layers):
         Parameters
         ----------
         optimizer
-            An optimizer, or the name of one ("sgd", "adam", "adamw") with its defaults.
+            An optimizer, or the name of one ("sgd", "adam", "adamw", "lazy-adam") with its
+            defaults.
         loss
             Of the output, one of `losses.LOSSES` or its name. Of several outputs, a list of these,
             or a dict by the outputs' names (their layers'); an output whose loss is None is

@@ -99,6 +99,7 @@ class Network:
             granularity,
             dimensions,
             space,
+            self.training.optimizer.lazy,
         )
 
     def about(self) -> dict[str, Any]:

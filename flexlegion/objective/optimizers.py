@@ -59,6 +59,14 @@ class Optimizer:
         return len(self.state_names)
 
     @property
+    def lazy(self) -> bool:
+        """Whether an update changes, of an embedding's table, only the rows that were looked up.
+
+        The kernel says the same (``UpdateKernel::lazy``); what an update is charged follows.
+        """
+        return False
+
+    @property
     def clips(self) -> bool:
         """Whether gradients are clipped by their norm."""
         return self.clip_norm is not None
@@ -105,6 +113,10 @@ class SGD(Optimizer):
     def state_names(self) -> tuple[str, ...]:
         return ("velocity",) if self.momentum else ()
 
+    @property
+    def lazy(self) -> bool:
+        return self.momentum == 0 and self.weight_decay == 0  # by zeros, it changes nothing
+
 
 @typed_methods
 @dataclass(frozen=True)
@@ -144,9 +156,28 @@ class AdamW(Adam):
     weight_decay: float = 0.01
 
 
+@typed_methods
+@dataclass(frozen=True)
+class LazyAdam(Adam):
+    """Adam that changes of an embedding's table only the rows that a batch looks up.
+
+    Other rows keep their values and moments, and do not decay; so what an update takes grows with
+    the batch, and not with the table. A row is looked up if a token of the batch names it, even if
+    its gradient is zero; but an embedding's padding token looks up none. The step by which moments
+    are corrected is the iteration's. All other weights are changed as Adam does it, and so is a
+    table that a product reads, too.
+    """
+
+    type: ClassVar[str] = "lazy-adam"
+
+    @property
+    def lazy(self) -> bool:
+        return True
+
+
 # What is trained, searched and simulated with where nobody says an optimizer.
 DEFAULT_OPTIMIZER = SGD.type
-OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
+OPTIMIZERS: dict[str, type[Optimizer]] = {kind.type: kind for kind in (SGD, Adam, AdamW, LazyAdam)}
 
 
 def optimizer_with(name: str, hyperparameters: Mapping[str, Any], source: str) -> Optimizer:

@@ -52,6 +52,7 @@ def placement_only(
         problem.clips,
         problem.granularity,
         problem.dimensions,
+        lazy=problem.lazy,
     )
     starts = {
         name: make(whole.graph, whole.devices).checked(whole.graph, whole.devices)

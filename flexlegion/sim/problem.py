@@ -122,6 +122,9 @@ class Problem:
         The kinds of dimensions that searches split.
     space
         What they may choose from besides; None: anything.
+    lazy
+        Whether updates change, of a table, only the rows that were looked up. None: if the
+        optimizer keeps no states.
     """
 
     def __init__(
@@ -135,6 +138,7 @@ class Problem:
         granularity: Granularity = DEFAULT_GRANULARITY,
         dimensions: Collection[DimKind] = SPLIT,
         space: Space | None = None,
+        lazy: bool | None = None,
     ) -> None:
         self.graph = graph
         self.topology = topology
@@ -145,6 +149,7 @@ class Problem:
         self.granularity = granularity
         self.dimensions = frozenset(dimensions)
         self.space = space
+        self.lazy = optimizer_states == 0 if lazy is None else lazy
         self.core = core()
         self.devices = topology.names
         self.memories = topology.memories
@@ -163,6 +168,7 @@ class Problem:
                     self._like,
                     optimizer_states,
                     clips,
+                    self.lazy,
                     array("fl_space", room) if room else ffi.NULL,
                     facts,
                 )

@@ -57,7 +57,7 @@ TensorView summed_gradient(const TensorView& stack) {
 }
 
 // The same three ways as ops/weight_update.cc: a gradient that is a tensor; a table of which the
-// touched rows are enough; a table of which all rows change, in blocks.
+// looked-up rows change; a table of which all rows change, in blocks.
 void update(const WeightUpdate& update) {
   const auto by = [&](const TensorView& value, const TensorView& gradient,
                       const std::vector<TensorView>& states) {
@@ -73,14 +73,20 @@ void update(const WeightUpdate& update) {
   }
   const TableRows rows = TableRows::of(update.value);
   const std::int64_t columns = update.value.extent(1);
-  if (update.kernel.skips_zeros()) {
+  if (update.kernel.lazy()) {
     if (gradient.lookups.empty()) return;
-    // Zeros change nothing, so the rows that tokens name are enough: gathered, updated, and written
+    // The rows that tokens name, of the value and of each state, are gathered, updated, and written
     // back.
     const TouchedRows touched(gradient.lookups, rows, columns, kTableSlot);
     const TensorView values = touched.gathered(update.value, kGatheredSlot);
-    by(values, touched.gradient(), {});
+    std::vector<TensorView> states;
+    for (const TensorView& state : update.states) {
+      const int slot = kGatheredSlot + 1 + static_cast<int>(states.size());
+      states.push_back(touched.gathered(state, slot));
+    }
+    by(values, touched.gradient(), states);
     touched.scatter(values, update.value);
+    for (std::size_t i = 0; i < states.size(); ++i) touched.scatter(states[i], update.states[i]);
     return;
   }
   const auto rows_of = [](const TensorView& view, std::int64_t lo, std::int64_t hi) {

@@ -1,4 +1,5 @@
-// sgd, adam and adamw: one pass over a weight's shard.
+// sgd, adam, adamw and lazy-adam: one pass over a weight's shard, or over rows of a table that were
+// gathered.
 //
 // One launch a weight, which reads the value, the gradient and the states once and writes what
 // changes. The formulas and their constants are ops/optimizers.h's, so both kinds of device agree.
@@ -40,7 +41,7 @@ class Sgd : public UpdateKernel {
                         });
   }
 
-  bool skips_zeros() const override { return rule_.skips_zeros(); }
+  bool lazy() const override { return rule_.lazy(); }
   // Its constants hold no step, unlike Adam's bias correction.
   bool repeats() const override { return true; }
 
@@ -52,7 +53,7 @@ class Sgd : public UpdateKernel {
 // does not repeat.
 class Adam : public UpdateKernel {
  public:
-  Adam(const Attributes& attributes, bool decoupled) : rule_(attributes, decoupled) {}
+  Adam(const Attributes& attributes, AdamKind kind) : rule_(attributes, kind) {}
 
   void update(const TensorView& value, const TensorView& gradient,
               const std::vector<TensorView>& states, const RunState& run,
@@ -71,16 +72,22 @@ class Adam : public UpdateKernel {
     });
   }
 
+  bool lazy() const override { return rule_.lazy(); }
+
  private:
   AdamRule rule_;
 };
 
+RegisterUpdateKernel registered_as(const char* name, AdamKind kind) {
+  return {name, [kind](const Attributes& a) { return std::make_unique<Adam>(a, kind); },
+          DeviceKind::gpu};
+}
+
 const RegisterUpdateKernel registered_sgd(
     "sgd", [](const Attributes& a) { return std::make_unique<Sgd>(a); }, DeviceKind::gpu);
-const RegisterUpdateKernel registered_adam(
-    "adam", [](const Attributes& a) { return std::make_unique<Adam>(a, false); }, DeviceKind::gpu);
-const RegisterUpdateKernel registered_adamw(
-    "adamw", [](const Attributes& a) { return std::make_unique<Adam>(a, true); }, DeviceKind::gpu);
+const RegisterUpdateKernel registered_adam = registered_as("adam", AdamKind::plain);
+const RegisterUpdateKernel registered_adamw = registered_as("adamw", AdamKind::decoupled);
+const RegisterUpdateKernel registered_lazy_adam = registered_as("lazy-adam", AdamKind::lazy);
 
 }  // namespace
 }  // namespace flexlegion::gpu

@@ -5,10 +5,11 @@
 // - All rows (states that decay, momentum): blocks of rows, 64 MiB at a time, start as zeros; for
 //   each block all tokens are gone through, and those in it add their gradients atomically. Costs:
 //   a pass over the table, and one over the tokens' gradients for each block.
-// - Touched rows alone (plain SGD): one row a token. The first token of each row collects the
-//   gradients of the others, so its row is updated once. To find it, every token is compared with
-//   all before it: t^2 / 2 comparisons, but no sort, and no memory for each row of the table. The
-//   rows are gathered, updated as a dense matrix, and those of first tokens are written back.
+// - Touched rows alone (plain SGD, lazy Adam): one row a token. The first token of each row
+//   collects the gradients of the others, so its row is updated once. To find it, every token is
+//   compared with all before it: t^2 / 2 comparisons, but no sort, and no memory for each row of
+//   the table. The rows, and those of states, are gathered, updated as dense matrices, and those of
+//   first tokens are written back.
 //
 // How many rows differ is never known to the host, so it never waits.
 #include "gpu/table_gradient.h"

@@ -19,11 +19,10 @@ void for_each_dense_block(const std::vector<Lookup>& lookups, const TableRows& r
 
 // The shard's rows that tokens name, one a token. How many differ is known on the device alone: of
 // tokens that name the same row the first has all of its gradient, the others, and those that name
-// no row of the shard, have zeros. For an optimizer
-// that skips zeros:
+// no row of the shard, have zeros. For an optimizer that is lazy, and states as for the value:
 //   const TouchedRows touched(lookups, TableRows::of(value), value.extent(1), slot);
 //   const TensorView rows = touched.gathered(value, slot + 3);
-//   kernel.update(rows, touched.gradient(), {}, run);
+//   kernel.update(rows, touched.gradient(), states, run);
 //   touched.scatter(rows, value);
 class TouchedRows {
  public:

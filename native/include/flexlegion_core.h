@@ -254,10 +254,10 @@ typedef struct {
   int64_t always; /* what is kept whatever the strategy; the rest: `kept` in fl_split_costs */
 } fl_space;
 /* `class_of`: for each operator, the first that differs from it in names and tensors alone, such as
- * another step of an unrolled layer; they share their cost table. `space`: NULL if searches may put
- * tasks anywhere. */
+ * another step of an unrolled layer; they share their cost table. `lazy`: whether updates change of
+ * a table the rows alone that were looked up. `space`: NULL if searches may put tasks anywhere. */
 fl_problem *fl_problem_create(const fl_graph *graph, const fl_machine *machine,
-                              const int32_t *class_of, int optimizer_states, int clips,
+                              const int32_t *class_of, int optimizer_states, int clips, int lazy,
                               const fl_space *space, fl_graph_facts *out);
 void fl_problem_destroy(fl_problem *problem);
 enum { FL_MAX_RANK = 5, FL_MAX_SPACE = 6 }; /* dimensions of a tensor, and of a space */

@@ -60,8 +60,9 @@ class Attributes {
 struct RunState {
   std::int64_t step = 0;  // iterations done so far: dropout's counter, Adam's bias correction
   std::int64_t valid_samples = 0;  // samples of this batch that count; the rest is padding
-  // Of the iteration's batch, the first sample of this micro-batch.
-  std::int64_t first_sample = 0;
+  // Of the iteration's batch: how many samples count, of all micro-batches together; the first one
+  // of this micro-batch.
+  std::int64_t batch_samples = 0, first_sample = 0;
   // For a loss: what each of its values that count adds to the goal, the weighted sum of the means
   // over these values.
   double label_share = 0;
@@ -153,8 +154,9 @@ class UpdateKernel {
   virtual void update(const TensorView& value, const TensorView& gradient,
                       const std::vector<TensorView>& states, const RunState& run,
                       const float* only_if_finite) = 0;
-  // Whether an update by a gradient of zeros changes nothing.
-  virtual bool skips_zeros() const { return false; }
+  // Whether of a table it changes the rows alone that were looked up, and their states. So it may
+  // if an update by a gradient of zeros changes nothing.
+  virtual bool lazy() const { return false; }
   // Whether a GPU is asked for the same work as long as the learning rate stays.
   virtual bool repeats() const { return false; }
 };

@@ -4,6 +4,11 @@
 // What is the same for all elements of an iteration (bias corrections, the learning rate times the
 // decay) is computed once in double precision and rounded once, so that the loop is a few
 // operations in single precision, with a square root and a division for Adam.
+//
+// Lazy Adam is Adam's formula in fewer rows (UpdateKernel::lazy). Of a table, those change that
+// were looked up in the batch, even if their gradient is zero. Moments of the others do not decay
+// meanwhile. What corrects the bias is the number of iterations all the same, and not how often a
+// row was looked up.
 #include "ops/optimizers.h"
 
 #include "ops/strided_loop.h"
@@ -21,12 +26,12 @@ SgdConstants SgdRule::constants(const RunState& run) const {
           static_cast<float>(decay_), nesterov_};
 }
 
-AdamRule::AdamRule(const Attributes& attributes, bool decoupled)
+AdamRule::AdamRule(const Attributes& attributes, AdamKind kind)
     : beta1_(attributes.number("beta1")),
       beta2_(attributes.number("beta2")),
       epsilon_(attributes.number("epsilon")),
       decay_(attributes.number("weight_decay")),
-      decoupled_(decoupled) {}
+      kind_(kind) {}
 
 // m and v start as zeros, so they are too small by 1 - beta^t. Both corrections are taken out of
 // the loop: one into the step's size, the other into the root.
@@ -40,8 +45,9 @@ AdamConstants AdamRule::constants(const RunState& run) const {
   c.epsilon = static_cast<float>(epsilon_);
   // Adam adds the decay to the gradient, whose moments then hold it. AdamW shrinks the weights
   // themselves.
-  c.added_decay = decoupled_ ? 0.0f : static_cast<float>(decay_);
-  c.shrink = decoupled_ ? static_cast<float>(1.0 - run.learning_rate * decay_) : 1.0f;
+  const bool decoupled = kind_ == AdamKind::decoupled;
+  c.added_decay = decoupled ? 0.0f : static_cast<float>(decay_);
+  c.shrink = decoupled ? static_cast<float>(1.0 - run.learning_rate * decay_) : 1.0f;
   c.step_size = static_cast<float>(run.learning_rate / (1.0 - std::pow(beta1_, t)));
   c.root_correction = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(beta2_, t)));
   return c;
@@ -87,7 +93,7 @@ class Sgd : public UpdateKernel {
     });
   }
 
-  bool skips_zeros() const override { return rule_.skips_zeros(); }
+  bool lazy() const override { return rule_.lazy(); }
 
  private:
   SgdRule rule_;
@@ -95,7 +101,7 @@ class Sgd : public UpdateKernel {
 
 class Adam : public UpdateKernel {
  public:
-  Adam(const Attributes& attributes, bool decoupled) : rule_(attributes, decoupled) {}
+  Adam(const Attributes& attributes, AdamKind kind) : rule_(attributes, kind) {}
 
   void update(const TensorView& value, const TensorView& gradient,
               const std::vector<TensorView>& states, const RunState& run,
@@ -107,6 +113,8 @@ class Adam : public UpdateKernel {
     });
   }
 
+  bool lazy() const override { return rule_.lazy(); }
+
  private:
   AdamRule rule_;
 };
@@ -115,10 +123,13 @@ const RegisterUpdateKernel registered_sgd("sgd", [](const Attributes& a) {
   return std::make_unique<Sgd>(a);
 });
 const RegisterUpdateKernel registered_adam("adam", [](const Attributes& a) {
-  return std::make_unique<Adam>(a, false);
+  return std::make_unique<Adam>(a, AdamKind::plain);
 });
 const RegisterUpdateKernel registered_adamw("adamw", [](const Attributes& a) {
-  return std::make_unique<Adam>(a, true);
+  return std::make_unique<Adam>(a, AdamKind::decoupled);
+});
+const RegisterUpdateKernel registered_lazy_adam("lazy-adam", [](const Attributes& a) {
+  return std::make_unique<Adam>(a, AdamKind::lazy);
 });
 
 }  // namespace

@@ -1,5 +1,6 @@
-// Optimizers' formulas, with PyTorch's semantics: sgd, adam (weight decay added to the gradient)
-// and adamw (decoupled weight decay), for the CPU's kernels and the GPU's.
+// Optimizers' formulas, with PyTorch's semantics: sgd, adam (weight decay added to the gradient),
+// adamw (decoupled weight decay), and lazy-adam (adam in other rows), for the CPU's kernels and the
+// GPU's.
 #pragma once
 
 #include <cmath>
@@ -50,21 +51,25 @@ class SgdRule {
   explicit SgdRule(const Attributes& attributes);
   SgdConstants constants(const RunState& run) const;
   bool has_momentum() const { return momentum_ != 0; }
-  bool skips_zeros() const { return momentum_ == 0 && decay_ == 0; }
+  // Then a gradient of zeros changes nothing.
+  bool lazy() const { return momentum_ == 0 && decay_ == 0; }
 
  private:
   double momentum_, decay_;
   bool nesterov_;
 };
 
+enum class AdamKind { plain, decoupled, lazy };
+
 class AdamRule {
  public:
-  AdamRule(const Attributes& attributes, bool decoupled);
+  AdamRule(const Attributes& attributes, AdamKind kind);
   AdamConstants constants(const RunState& run) const;
+  bool lazy() const { return kind_ == AdamKind::lazy; }
 
  private:
   double beta1_, beta2_, epsilon_, decay_;
-  bool decoupled_;
+  AdamKind kind_;
 };
 
 }  // namespace flexlegion

@@ -7,7 +7,7 @@
 // states and every slot are read once.
 //
 // A table's gradient is never a tensor: its rows are summed from tokens (table_gradient.h), all of
-// them, or the touched ones if zeros change nothing.
+// them, or the looked-up ones if the optimizer is lazy.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -127,7 +127,7 @@ void update_weight(const WeightUpdate& update) {
   if (!update.gradient.of_table) return update_rows(update, factor);
   Updater updater(update.kernel, update.value, update.states, factor, update.run, update.rounded);
   for_each_row_block(update.gradient.lookups, TableRows::of(update.value), update.value.extent(1),
-                     update.kernel.skips_zeros(), updater);
+                     update.kernel.lazy(), updater);
 }
 
 void find_norm(const std::vector<WeightGradient>& gradients, float* norm) {

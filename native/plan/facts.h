@@ -14,6 +14,7 @@ constexpr int kMaxStates = 1000;
 struct Optimizer {
   int states = 0;           // fields that it keeps for each trained weight
   bool needs_norm = false;  // that of all gradients together, before any of them is used
+  bool lazy = false;        // of a table, it changes the looked-up rows alone; for what is charged
   bool scales = false;      // gradients are scaled up: float16 has to hold them (ops/narrow.h)
 
   // Those of a trained weight, with its master if it has one.

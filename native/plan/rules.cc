@@ -16,6 +16,7 @@
 #include "plan/rules.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 
@@ -183,15 +184,23 @@ Rect looked_up_gradient(const Graph& graph, OpId op, const Rect& shard) {
   return rect;
 }
 
-// With optimizer states that decay, every row changes in each update, whether it was looked up or
-// not.
+// Every micro-batch looks up its own tokens; those that are constant are the same in each. Which
+// rows they will name is not known: a shard of some rows has its share of them, rounded up.
 std::int64_t updated_elements(const Graph& graph, const GraphFacts& facts, TensorId tensor,
-                              const Rect& shard, int optimizer_states) {
+                              const Rect& shard) {
   const auto lookups = facts.lookups.find(tensor);
-  if (lookups == facts.lookups.end() || optimizer_states > 0) return shard.volume();
-  std::int64_t rows = 0;
-  for (OpId op : lookups->second) rows += looked_up_tokens(graph, op).volume();
-  return std::min(rows, shard.extent(0)) * shard.extent(1);
+  if (lookups == facts.lookups.end() || !facts.optimizer.lazy) return shard.volume();
+  const std::int64_t rows = graph.tensors[tensor].shape.front();
+  std::int64_t named = 0;
+  for (OpId op : lookups->second) {
+    const bool constant =
+        graph.tensors[graph.operators[op].tokens()->tensor].kind == TensorKind::weight;
+    named += looked_up_tokens(graph, op).volume() * (constant ? 1 : graph.micro_batches);
+  }
+  if (named >= rows) return shard.volume();
+  const double product = static_cast<double>(named) * static_cast<double>(shard.extent(0));
+  return static_cast<std::int64_t>(std::ceil(product / static_cast<double>(rows))) *
+         shard.extent(1);
 }
 
 }  // namespace flexlegion

@@ -90,9 +90,10 @@ class Contributions {
 Rect looked_up_tokens(const Graph& graph, OpId op);
 Rect looked_up_gradient(const Graph& graph, OpId op, const Rect& shard);
 
-// How many elements of a shard an update touches: of a table, the rows that were read, if the
-// optimizer keeps no states that change in all rows.
+// How many elements of a shard an update changes: all, or, if the optimizer is lazy, of a table the
+// rows that an iteration looks up, as if each token named another row, and they were evenly spread
+// over the table.
 std::int64_t updated_elements(const Graph& graph, const GraphFacts& facts, TensorId tensor,
-                              const Rect& shard, int optimizer_states);
+                              const Rect& shard);
 
 }  // namespace flexlegion

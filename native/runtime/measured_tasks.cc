@@ -193,7 +193,7 @@ TaskTimes measure_task(const fl_plan& plan, const std::string& optimizer,
   RunState state;
   state.step = 1;
   // A full batch in training: no padding.
-  state.valid_samples = plan.graph.tensors.front().shape.front();
+  state.valid_samples = state.batch_samples = plan.graph.tensors.front().shape.front();
   state.label_share = 1.0 / static_cast<double>(state.valid_samples);
   state.learning_rate = 1e-3;
   state.training = 1;

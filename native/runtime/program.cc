@@ -144,6 +144,7 @@ std::int64_t Program::step(unsigned runs, const RunState& state,
   Context ctx = Runtime::get_context();
   const Schedule& schedule = schedules_.at(runs);
   RunState run = state;
+  run.batch_samples = run.valid_samples;
   run.seed = seed_;
   run.training = (runs & kTrains) != 0;
   if (plan_.optimizer.scales && run.training != 0 && !(run.loss_scale > 0)) {

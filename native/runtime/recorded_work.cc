@@ -27,6 +27,7 @@ std::vector<Stretch> stretches_of(const std::vector<FusedPart>& parts) {
 RecordingKey::RecordingKey(const TaskArguments& arguments, const std::int64_t* rows,
                            Recordable recordable)
     : valid_samples(arguments.run.valid_samples),
+      batch_samples(arguments.run.batch_samples),
       // Work that does not depend on the learning rate must not lose its recording when that
       // changes.
       learning_rate(recordable == Recordable::at_one_rate ? arguments.run.learning_rate : 0),
@@ -36,9 +37,9 @@ RecordingKey::RecordingKey(const TaskArguments& arguments, const std::int64_t* r
       shares(rows, rows + arguments.rows) {}
 
 bool RecordingKey::operator==(const RecordingKey& other) const {
-  return valid_samples == other.valid_samples && learning_rate == other.learning_rate &&
-         loss_scale == other.loss_scale && seed == other.seed && training == other.training &&
-         shares == other.shares;
+  return valid_samples == other.valid_samples && batch_samples == other.batch_samples &&
+         learning_rate == other.learning_rate && loss_scale == other.loss_scale &&
+         seed == other.seed && training == other.training && shares == other.shares;
 }
 
 bool RecordedWork::run(const DeviceFunctions& device, const RecordingKey& key, const Arena& arena,

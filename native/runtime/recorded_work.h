@@ -33,7 +33,7 @@ std::vector<Stretch> stretches_of(const std::vector<FusedPart>& parts);
 
 // What parts depend on of an iteration.
 struct RecordingKey {
-  std::int64_t valid_samples = 0;
+  std::int64_t valid_samples = 0, batch_samples = 0;
   double learning_rate = 0, loss_scale = 0;
   std::uint64_t seed = 0;
   std::int32_t training = 0;

@@ -38,6 +38,7 @@ struct UpdatedWeight {
     std::ptrdiff_t tokens = -1;
     std::size_t rows = 0;
     std::int64_t padding = kNoPadding;
+    bool of_batch = false;  // whether tokens come with the samples, and are no constants
   };
   std::map<std::pair<OpId, int>, Lookup> lookups;  // by the operator that looked rows up, by round
   std::vector<Rect> shards;                        // of a table: each task's
@@ -58,6 +59,8 @@ std::vector<UpdatedWeight> updated_weights(const Graph& graph, const Launch& pla
         break;
       case RequirementRole::looked_up_tokens:
         weight.lookups[{r.lookup, r.buffer}].tokens = static_cast<std::ptrdiff_t>(i);
+        weight.lookups[{r.lookup, r.buffer}].of_batch =
+            graph.tensors[r.tensor].kind != TensorKind::weight;
         break;
       case RequirementRole::looked_up_gradient:
         weight.lookups[{r.lookup, r.buffer}].rows = i;
@@ -105,6 +108,18 @@ TensorView in_one_slot(const TensorView& view) {
   return stack;
 }
 
+// Of what a micro-batch looked up, the part that samples did. Those that fill up a batch look up
+// row 0, by zeros; what they are given has no gradient, but a lazy optimizer would take the row for
+// one that was looked up.
+Lookup without_padding(Lookup lookup, const RunState& run, int round) {
+  const std::int64_t samples = lookup.tokens.shape[0];
+  for (TensorView* const view : {&lookup.tokens, &lookup.gradient}) {
+    const std::int64_t lo = view->tile.lo[0], hi = view->tile.hi[0];
+    *view = narrowed(*view, 0, lo, std::clamp(run.batch_samples - samples * round, lo, hi));
+  }
+  return lookup;
+}
+
 // Positions among views -> the views, partial gradients of looked-up rows being summed.
 WeightGradient gradient_in(const LeafContext& context, const UpdatedWeight& weight) {
   const auto& views = context.views;
@@ -122,8 +137,9 @@ WeightGradient gradient_in(const LeafContext& context, const UpdatedWeight& weig
     const TensorView& tokens = views[static_cast<std::size_t>(lookup.tokens)];
     if (tokens.tile.empty()) continue;
     const int slot = kLookedUpSlot + static_cast<int>(lookup.rows);
-    gradient.lookups.push_back(
-        {tokens, summed(views[lookup.rows], slot, *context.device), lookup.padding});
+    Lookup its{tokens, summed(views[lookup.rows], slot, *context.device), lookup.padding};
+    if (lookup.of_batch) its = without_padding(std::move(its), context.arguments->run, of.second);
+    if (!its.tokens.tile.empty()) gradient.lookups.push_back(std::move(its));
   }
   return gradient;
 }

@@ -207,7 +207,7 @@ fl::StrategyArrays fl::arrays_of(const fl::Problem& problem, const PricedStrateg
 }
 
 fl_problem* fl_problem_create(const fl_graph* graph, const fl_machine* machine,
-                              const int32_t* class_of, int optimizer_states, int clips,
+                              const int32_t* class_of, int optimizer_states, int clips, int lazy,
                               const fl_space* space, fl_graph_facts* out) {
   return fl::guarded(static_cast<fl_problem*>(nullptr), [&] {
     fl::WantedGraph wanted(*graph);
@@ -215,7 +215,8 @@ fl_problem* fl_problem_create(const fl_graph* graph, const fl_machine* machine,
     problem.graph = std::move(wanted.graph);
     fl::check_index(optimizer_states, fl::kMaxStates + 1, "number of optimizer states");
     problem.outputs = std::move(wanted.outputs);
-    problem.facts = fl::facts_of(problem.graph, problem.outputs, {optimizer_states, clips != 0});
+    problem.facts =
+        fl::facts_of(problem.graph, problem.outputs, {optimizer_states, clips != 0, lazy != 0});
     problem.machine = fl::machine_of(*machine);
     problem.costs = cost_table(problem.graph, class_of, *machine);
     problem.in_order = space != nullptr;

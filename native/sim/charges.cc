@@ -5,7 +5,7 @@
 //   load), of all partial values of its tile (a sum), or of what it reads and writes (an update).
 // - An update touches the partial gradients that it gathers, each of which it reads, and the values
 //   and optimizer states of its shard, which it reads and writes back. That is why the constant
-//   factors are 2.
+//   factors are 2. Of a table's shard under a lazy optimizer, these are the looked-up rows.
 // - A transfer passes its links cut-through, hop by hop (Passage).
 //
 // own_update() answers the same as the flow of an operator's weights, without building the flow:
@@ -83,8 +83,7 @@ Rect gradient_rect(const Graph& graph, const GradientSource& source, const Rect&
 void UpdateBytes::change(const Problem& problem, TensorId tensor, const Rect& shard) {
   const Tensor& weight = problem.graph.tensors[tensor];
   const int states = problem.facts.optimizer.states_of(weight);
-  const std::int64_t elements =
-      updated_elements(problem.graph, problem.facts, tensor, shard, states);
+  const std::int64_t elements = updated_elements(problem.graph, problem.facts, tensor, shard);
   // A value that is rounded off its master is written alone.
   const std::int64_t value = (weight.has_master() ? 1 : 2) * weight.value_bytes();
   changed += elements * (value + 2 * states * element_bytes(kStateType));
@@ -127,7 +126,8 @@ OwnUpdate own_update(const Problem& problem, Geometry& geometry, OpId op,
           }
           const std::int64_t bytes = elements * graph.tensors[source.tensor].gradient_bytes();
           share.gradients += bytes;
-          update.bytes[t].gathered += bytes;
+          // Of a table, what was looked up in every round.
+          update.bytes[t].gathered += bytes * (source.lookup.none() ? 1 : graph.micro_batches);
         }
       }
     }

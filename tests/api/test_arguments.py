@@ -62,6 +62,7 @@ CALLS: dict[Callable[..., Any], dict[str, Any]] = {
     fl.SGD: {},
     fl.Adam: {},
     fl.AdamW: {},
+    fl.LazyAdam: {},
     fl.EarlyStopping: {},
     fl.BestWeights: {"path": "weights.npz"},
     fl.CSVLog: {"path": "log.csv"},

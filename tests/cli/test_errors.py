@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -246,7 +247,10 @@ def test_device_number_without_end(capsys: Capture, tmp_path: Path, mlp: dict[st
 
 ARGUMENTS = [
     (["--model", "yolo"], f"unknown model 'yolo'; choose one of {', '.join(ZOO)}"),
-    (["--optimizer", "lion"], "unknown optimizer 'lion'; choose one of sgd, adam, adamw"),
+    (
+        ["--optimizer", "lion"],
+        "unknown optimizer 'lion'; choose one of sgd, adam, adamw, lazy-adam",
+    ),
     (["--loss", "hinge"], "unknown loss 'hinge'; choose one of sparse_categorical_crossentropy, "),
     (
         ["--batch-size", "0"],
@@ -334,7 +338,7 @@ def test_data_that_do_not_fit() -> None:
 
 @pytest.mark.parametrize("value", [0, -0.1, float("nan"), float("inf")])
 def test_learning_rate(value: float) -> None:
-    for make in (SGD, Adam, lambda lr: optimizer_of("adamw", lr)):
+    for make in (SGD, Adam, *(partial(optimizer_of, name) for name in ("adamw", "lazy-adam"))):
         with pytest.raises(UserError, match=f"has to be positive and finite, but is {value}"):
             make(value)
 
@@ -382,8 +386,15 @@ TRAIN_ARGUMENTS = [
         ["--optimizer", "adam", "--momentum", "0.9"],
         "--momentum goes with --optimizer sgd, not adam",
     ),
+    (
+        ["--optimizer", "lazy-adam", "--momentum", "0.9"],
+        "--momentum goes with --optimizer sgd, not lazy-adam",
+    ),
     (["--optimizer", "sgd", "--momentum", "-1"], "momentum has to be at least 0 and below 1"),
-    (["--optimizer", "lion"], "unknown optimizer 'lion'; choose one of sgd, adam, adamw"),
+    (
+        ["--optimizer", "lion"],
+        "unknown optimizer 'lion'; choose one of sgd, adam, adamw, lazy-adam",
+    ),
     (["--model", "yolo"], f"unknown model 'yolo'; choose one of {', '.join(ZOO)}"),
     (["--held-out", "0"], "the held-out share 0.0 is out of range, and must lie strictly between"),
     (["--held-out", "1"], "the held-out share 1.0 is out of range, and must lie strictly between"),

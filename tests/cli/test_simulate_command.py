@@ -248,7 +248,10 @@ WRONG: list[tuple[list[str], str]] = [
     (["--precision", "fp16"], "choose one of fp32, tf32, bf16"),
     (["--batch-size", "0"], "--batch-size: has to be a whole number from 1 to 2147483647"),
     (["--loss", "hinge"], "unknown loss 'hinge'; choose one of sparse_categorical_crossentropy, "),
-    (["--optimizer", "lion"], "unknown optimizer 'lion'; choose one of sgd, adam, adamw"),
+    (
+        ["--optimizer", "lion"],
+        "unknown optimizer 'lion'; choose one of sgd, adam, adamw, lazy-adam",
+    ),
     (["--strategy", "none.json"], "none.json: no such strategy file; give a path, or one of the"),
     (["--strategy", "random:x"], "strategy 'random:x': the seed has to be a number of at most"),
     (["--trace", "no/such/t.json"], "no/such/t.json: the trace cannot be written there (No such "),

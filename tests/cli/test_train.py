@@ -62,7 +62,7 @@ def test_strategy_file_and_every_optimizer(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "flexlegion", "strategy", "--model", "mlp"]
     command += ["--strategy", "random:11", "--batch-size", "32", "--cpus", "3", "--out", strategy]
     subprocess.run(command, check=True, cwd=ROOT)
-    for options in ("sgd --lr 0.05 --momentum 0.9", "adam", "adamw --lr 0.002"):
+    for options in ("sgd --lr 0.05 --momentum 0.9", "adam", "adamw --lr 0.002", "lazy-adam"):
         weights = []
         for chosen, cpus in ((strategy, 3), ("single", 1)):
             file = tmp_path / "weights.npz"

@@ -42,6 +42,10 @@ def test_data_parallelism_is_as_it_is() -> None:
     [
         ({"micro_batches": 2}, "takes a batch as a whole, not in 2 micro-batches"),
         ({"storage": "bf16"}, "stores activations in single precision, not in bf16"),
+        (
+            {"optimizer": "lazy-adam"},
+            "has gradients of whole tables, which do not tell the rows that",
+        ),
         ({"precision": "bf16"}, "cannot have products of single precision computed in bf16"),
     ],
 )

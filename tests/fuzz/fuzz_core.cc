@@ -154,13 +154,14 @@ class Sequence {
     class_of.push_back(0);
     states_ = random_.twisted32(random_.upto(2));
     clips_ = random_.upto(1);
+    lazy_ = random_.upto(1);
     in_space_ = random_.chance(0.2);
     const int room = 1 << random_.upto(14);
     const fl_space space = {random_.twisted(room), random_.twisted(random_.upto(100))};
     const fl_machine view = machine.view();
     fl_graph_facts facts;
     problem_ = checked([&] {
-      return fl_problem_create(&graph_, &view, class_of.data(), states_, clips_,
+      return fl_problem_create(&graph_, &view, class_of.data(), states_, clips_, lazy_,
                                in_space_ ? &space : nullptr, &facts);
     });
   }
@@ -546,7 +547,7 @@ class Sequence {
   fl_graph graph_{};
   fl_problem* problem_ = nullptr;
   int devices_ = 0, all_ = 0, kinds_ = 0;
-  std::int32_t states_ = 0, clips_ = 0;  // of the optimizer
+  std::int32_t states_ = 0, clips_ = 0, lazy_ = 0;  // of the optimizer
   bool in_space_ = false;
   bool classes_ = true;  // whether each operator is of a class of its own
   std::vector<std::vector<std::vector<std::int32_t>>> splits_;  // an operator: degrees

@@ -23,6 +23,7 @@ from launch import (
     run_legate,
     run_ranks,
 )
+from lazy_adam import WAYS, check
 from narrow_cases import JUMPS_ON_GPUS, worst_error
 from networks import NETWORKS
 from pytorch_cases import CASES as OPERATORS
@@ -192,6 +193,14 @@ def test_tables_stay_and_looked_up_rows_move(tmp_path: Path) -> None:
             assert held == pytest.approx(timeline.allocated_bytes[name], rel=0.01)
         if not result["strategy"].startswith("random"):  # which deals the columns without order
             assert tables < sum(result["memory_bytes"].values()) < 1.3 * tables
+
+
+def test_lazy_adam_changes_looked_up_rows_alone(tmp_path: Path) -> None:
+    """On three GPUs, as on CPU processors (tests/runtime/test_lazy_adam.py)."""
+    ways = [name for name, way in WAYS.items() if way.storage == "fp32"]
+    run_legate(RUNTIME_TESTS / "lazy_adam_worker.py", tmp_path, *ways, cpus=1, gpus=3)
+    for name in ways:
+        check(name, tmp_path / f"{name}.npz", 1e-4)
 
 
 def test_partial_values_move_as_predicted(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ class TestedUpdateKernel : public UpdateKernel {
               const float* only_if_finite) override {
     on_device([&] { kernel_->update(value, gradient, states, run, only_if_finite); });
   }
-  bool skips_zeros() const override { return kernel_->skips_zeros(); }
+  bool lazy() const override { return kernel_->lazy(); }
 
  private:
   std::unique_ptr<UpdateKernel> kernel_;

@@ -1,5 +1,7 @@
 // The gradient of a table, row by row, against a sum over all tokens.
+#include <cmath>
 #include <cstdint>
+#include <set>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -178,4 +180,70 @@ TEST_CASE("on a GPU: the rows of a table that tokens name are updated alone") {
   CHECK(largest_difference(updated, table) < kTolerance);
   for (const float x : looked_up.expected.data) expected += static_cast<double>(x) * x;
   CHECK(squares == doctest::Approx(expected).epsilon(1e-5));  // as for a gradient's norm
+}
+
+namespace {
+
+// Adam's formula in double precision, with its defaults, in one element.
+struct AdamElement {
+  double w, m, v;
+
+  void step(double g, int t) {
+    m = 0.9 * m + 0.1 * g;
+    v = 0.999 * v + 0.001 * g * g;
+    const double m_hat = m / (1 - std::pow(0.9, t)), v_hat = v / (1 - std::pow(0.999, t));
+    w -= 0.05 * m_hat / (std::sqrt(v_hat) + 1e-8);
+  }
+};
+
+}  // namespace
+
+// Rows 2 to 8 of a table's columns 1 to 3. Row 8 is looked up by a gradient of zeros, so that its
+// moments decay; rows that are not looked up, or by padding alone, keep every bit.
+TEST_CASE("lazy adam changes the looked-up rows of a table, and their moments, alone") {
+  const Attributes attributes(
+      {{"beta1", "0.9"}, {"beta2", "0.999"}, {"epsilon", "1e-8"}, {"weight_decay", "0"}});
+  const auto kernel = make_update_kernel("lazy-adam", attributes, kTested);
+  REQUIRE(kernel->lazy());
+  LookedUp a, b;
+  b.tokens = {3, 7, 3, 3, 5, 3};
+  a.padding = 2;
+  for (std::int64_t c = 0; c < kColumns; ++c) a.gradient.at(1, 2, c) = 0;
+  const std::set<std::int64_t> looked_up = {3, 5, 7, 8};
+  Tensor gradient({kRows, 3});
+  a.add_to(gradient);
+  b.add_to(gradient);
+  Tensor w = Tensor::random({kRows, 5}, 5), m = Tensor::random({kRows, 5}, 6);
+  Tensor v({kRows, 5}, 0.25f);
+  const Tensor w0 = w, m0 = m, v0 = v;
+  Rect shard = w.whole();
+  shard.lo = {2, 1};
+  shard.hi = {kRows, 4};
+  RunState run;
+  run.learning_rate = 0.05;
+  constexpr int kSteps = 3;
+  for (run.step = 0; run.step < kSteps; ++run.step) {
+    WeightUpdate update{*kernel, w.view(shard), {m.view(shard), v.view(shard)}, {}, run, {}, 0, {}};
+    update.gradient.of_table = true;
+    update.gradient.rows = TableRows::of(update.value);
+    update.gradient.lookups = {a.lookup(), b.lookup()};
+    on_device([&] { device_functions(kTested)->update(update); });
+  }
+  for (std::int64_t r = 0; r < kRows; ++r) {
+    for (std::int64_t c = 0; c < 5; ++c) {
+      const std::size_t i = static_cast<std::size_t>(r * 5 + c);
+      AdamElement expected{w0.data[i], m0.data[i], v0.data[i]};
+      if (looked_up.count(r) > 0 && 1 <= c && c < 4) {
+        for (int t = 1; t <= kSteps; ++t) expected.step(gradient.at(r, c - 1), t);
+        CHECK(w.data[i] != w0.data[i]);
+        CHECK(w.data[i] == doctest::Approx(expected.w).epsilon(1e-5));
+        CHECK(m.data[i] == doctest::Approx(expected.m).epsilon(1e-5));
+        CHECK(v.data[i] == doctest::Approx(expected.v).epsilon(1e-5));
+      } else {
+        CHECK(w.data[i] == w0.data[i]);
+        CHECK(m.data[i] == m0.data[i]);
+        CHECK(v.data[i] == v0.data[i]);
+      }
+    }
+  }
 }

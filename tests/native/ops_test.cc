@@ -15,7 +15,8 @@ TEST_CASE("registry: names, unknown names, missing attributes") {
   const std::vector<std::string> names = kernel_names(kTested);
   CHECK(std::is_sorted(names.begin(), names.end()));
   CHECK(std::count(names.begin(), names.end(), "conv2d") == 1);
-  CHECK(update_kernel_names(kTested) == std::vector<std::string>{"adam", "adamw", "sgd"});
+  CHECK(update_kernel_names(kTested) ==
+        std::vector<std::string>{"adam", "adamw", "lazy-adam", "sgd"});
   CHECK_THROWS_WITH_AS(make_kernel("telepathy", Attributes(), kTested),
                        doctest::Contains("'telepathy'"), std::invalid_argument);
   CHECK_THROWS_WITH_AS(make_update_kernel("hope", Attributes(), kTested),
@@ -332,6 +333,7 @@ TEST_CASE("what a GPU may do again as it was recorded") {
   };
   CHECK(update("sgd"));
   CHECK_FALSE(update("adam"));  // whose steps are corrected by their number
+  CHECK_FALSE(update("lazy-adam"));
 }
 
 TEST_CASE("one kernel serves several threads at once") {

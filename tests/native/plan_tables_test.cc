@@ -3,6 +3,7 @@
 
 #include <stdexcept>
 
+#include "plan/rules.h"
 #include "plan_harness.h"
 
 using namespace flexlegion;
@@ -53,6 +54,31 @@ TEST_CASE("the update of a table reads what its map says") {
   check(find(update, net.table, Field::value), Privilege::read_write,
         {box({{0, 5}, {0, 3}}), box({{5, 10}, {0, 3}}), box({{0, 5}, {3, 6}}),
          box({{5, 10}, {3, 6}})});
+}
+
+// 12 tokens name 10 rows at most; 3 of them, in a table of 100 rows, at most 3, of which a shard
+// has its share. Every micro-batch has its own tokens, unless they are constant.
+TEST_CASE("how many elements of a table an update changes") {
+  LookUp net;
+  const auto changed = [&net](const Rect& shard, bool lazy) {
+    Optimizer optimizer{2};
+    optimizer.lazy = lazy;
+    return updated_elements(net.graph, facts_of(net.graph, {}, optimizer), net.table, shard);
+  };
+  CHECK(changed(box({{0, 10}, {0, 6}}), false) == 60);
+  CHECK(changed(box({{0, 10}, {0, 6}}), true) == 60);
+  net.graph.tensors[net.table].shape = {100, 6};
+  const Rect whole = box({{0, 100}, {0, 6}}), quarter = box({{0, 25}, {0, 6}});
+  CHECK(changed(whole, false) == 600);
+  CHECK(changed(whole, true) == 12 * 6);
+  CHECK(changed(box({{0, 100}, {0, 3}}), true) == 12 * 3);
+  CHECK(changed(quarter, true) == 3 * 6);
+  CHECK(changed(box({{0, 30}, {0, 6}}), true) == 4 * 6);  // of 3.6 rows
+  net.graph.micro_batches = 3;
+  CHECK(changed(whole, true) == 36 * 6);
+  CHECK(changed(quarter, true) == 9 * 6);
+  net.graph.tensors[net.tokens].kind = TensorKind::weight;
+  CHECK(changed(whole, true) == 12 * 6);
 }
 
 TEST_CASE("what is used otherwise as well is no table") {

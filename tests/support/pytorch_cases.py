@@ -29,7 +29,7 @@ from flexlegion.objective.losses import (
     Huber,
     SparseCategoricalCrossentropy,
 )
-from flexlegion.objective.optimizers import SGD, Adam, AdamW
+from flexlegion.objective.optimizers import SGD, Adam, AdamW, LazyAdam
 
 ACTIVATIONS = (None, "relu", "sigmoid", "tanh", "gelu", "softmax")
 FLATTEN: Layer = ("flatten", {})
@@ -366,6 +366,8 @@ def _sequence_cases() -> dict[str, Case]:
     """Tokens in, and a label for each step out, some of which do not count."""
     tokens: Layer = ("embedding", {"vocabulary": 11, "units": 6})
     some_steps: Layer = ("embedding", {"vocabulary": 11, "units": 6, "start": 2, "steps": 3})
+    # PyTorch adds epsilon to roots that are not corrected yet: that is the same if it is none.
+    lazy_adam = LazyAdam(0.01, epsilon=1e-14)
     positions: Layer = ("position_embedding", {})
     cases = {
         "embedding": Case((5,), (tokens,), vocabulary=11),
@@ -373,6 +375,12 @@ def _sequence_cases() -> dict[str, Case]:
         "embedding_rank_3": Case((3, 2), (tokens,), vocabulary=11, steps=2),
         "embedding_momentum": Case((5,), (tokens, dense(4)), MSE, SGD(0.1, 0.9), 3, vocabulary=11),
         "embedding_adam": Case((), (tokens, dense(4)), MSE, Adam(0.01), 3, vocabulary=11),
+        "embedding_lazy_adam": Case(
+            (), (tokens, dense(4)), MSE, lazy_adam, 3, last_rows=4, vocabulary=11
+        ),
+        "embedding_lazy_adam_some_steps": Case(
+            (7,), (some_steps, dense(4)), SPARSE, lazy_adam, 3, 2, vocabulary=11, ignored=0.4
+        ),
         "embedding_few_tokens": Case((5,), (tokens, dense(4)), vocabulary=3, steps=2, last_rows=4),
         "embedding_some_steps": Case((7,), (some_steps, dense(4)), vocabulary=11),
         "position_embedding": Case((5, 6), (positions,)),
@@ -425,6 +433,7 @@ def _optimizer_cases() -> dict[str, Case]:
         "adamw": AdamW(0.01),
         "adamw_decay": AdamW(0.01, weight_decay=0.5),
         "sgd_clipped": SGD(0.1, momentum=0.9, clip_norm=0.3),
+        "lazy_adam": LazyAdam(0.01, weight_decay=0.1),  # without a table, it is Adam
         "adam_clipped": Adam(0.01, clip_norm=0.2),
         "sgd_not_clipped": SGD(0.1, clip_norm=1e3),
     }

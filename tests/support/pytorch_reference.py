@@ -23,7 +23,7 @@ from flexlegion.objective.losses import (
     Huber,
     MeanAbsoluteError,
 )
-from flexlegion.objective.optimizers import SGD, Adam, AdamW
+from flexlegion.objective.optimizers import SGD, Adam, AdamW, LazyAdam
 from flexlegion.ops.normalization import BATCH_NORM_ACTIVATIONS
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -68,7 +68,7 @@ class Reference:
         }
         for weight in self.trained.values():
             weight.requires_grad_()
-        self.optimizer = self._optimizer() if self.trained else None
+        self.optimizers = self._optimizers() if self.trained else []
 
     def run(self) -> Arrays:
         """What the worker should have saved."""
@@ -111,12 +111,12 @@ class Reference:
         for name, tensor in (trained | self.trained).items():
             assert tensor.grad is not None
             key = f"{step}/gradient/{name}"
-            arrays[key] = self.computed.get(key, tensor.grad.clone())
-        if self.optimizer is not None:
-            if self.case.optimizer.clip_norm is not None:
-                clip_grad_norm_(self.trained.values(), self.case.optimizer.clip_norm)
-            self.optimizer.step()
-            self.optimizer.zero_grad()
+            arrays[key] = self.computed.get(key, tensor.grad.to_dense().clone())
+        if self.trained and self.case.optimizer.clip_norm is not None:
+            clip_grad_norm_(self.trained.values(), self.case.optimizer.clip_norm)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
         for name, weight in self.weights.items():
             arrays[f"{step}/weight/{name}"] = weight.detach().clone()
             for s, state in enumerate(self._states(weight) if weight.requires_grad else []):
@@ -331,7 +331,13 @@ class Reference:
         if kind == "embedding":
             if "start" in options:
                 x = x[:, options["start"] :][:, : options.get("steps")]
-            return F.embedding(x, self.weights[f"{name}.table"])
+            table = self.weights[f"{name}.table"]
+            if step is None or not isinstance(self.case.optimizer, LazyAdam):
+                return F.embedding(x, table)
+            # What fills the batch up looks up nothing that a sparse gradient would name.
+            rows = len(self.case.rows(step))
+            looked_up = F.embedding(x[:rows], table, sparse=True)
+            return torch.cat([looked_up, F.embedding(x[rows:], table.detach())])
         if kind == "position_embedding":
             return x + self.weights[f"{name}.table"]
         if kind == "layer_norm":
@@ -461,20 +467,23 @@ class Reference:
     def _sigmoid_fused(self) -> bool:
         return self.case.layers[-1][1].get("activation") == "sigmoid"
 
-    def _optimizer(self) -> torch.optim.Optimizer:
+    def _optimizers(self) -> list[torch.optim.Optimizer]:
+        """The case's; lazy Adam is two, one of them for tables, whose gradients are sparse."""
         weights, ours = list(self.trained.values()), self.case.optimizer
         if isinstance(ours, SGD):
-            return torch.optim.SGD(
-                weights, ours.lr, ours.momentum, 0, ours.weight_decay, ours.nesterov
-            )
+            options = (ours.lr, ours.momentum, 0, ours.weight_decay, ours.nesterov)
+            return [torch.optim.SGD(weights, *options)]
         assert isinstance(ours, Adam)
-        kind = torch.optim.AdamW if isinstance(ours, AdamW) else torch.optim.Adam
-        betas = (ours.beta1, ours.beta2)
-        return kind(weights, ours.lr, betas, ours.epsilon, ours.weight_decay)
+        lazy, kind = [], torch.optim.AdamW if isinstance(ours, AdamW) else torch.optim.Adam
+        adam = (ours.lr, (ours.beta1, ours.beta2), ours.epsilon)
+        if isinstance(ours, LazyAdam):  # SparseAdam has no weight decay
+            tables = [w for name, w in self.trained.items() if name.endswith(".table")]
+            lazy = [torch.optim.SparseAdam(tables, *adam)] if tables else []
+            weights = [w for name, w in self.trained.items() if not name.endswith(".table")]
+        return [*lazy, kind(weights, *adam, ours.weight_decay)]
 
     def _states(self, weight: torch.Tensor) -> list[torch.Tensor]:
-        assert self.optimizer is not None
-        state = self.optimizer.state[weight]
+        state = dict(i for its in self.optimizers for i in its.state.get(weight, {}).items())
         order = ("momentum_buffer", "exp_avg", "exp_avg_sq")
         return [state[key] for key in order if state.get(key) is not None]
 
