@@ -209,12 +209,11 @@ def _timeline(
     setting: Setting, program: Program, runner: Runner, prices: Prices
 ) -> ProgramTimeline:
     training = setting.network.training
-    optimizer = training.optimizer
     return simulated(
         program,
         setting.problem.topology,
         AnalyticCosts(PEAKS[training.precision], runner.kernels),
-        Training(optimizer.states, optimizer.clip_norm is not None),
+        Training.of(training.optimizer),
         runner.system,
         prices=prices,
     )

@@ -41,8 +41,6 @@ class System:
     local_statistics
         Whether each device normalizes its own samples of a batch alone: batch normalization that
         computes something else than on one device.
-    lazy_tables
-        Whether an update touches only those rows of a table that were looked up.
     scatters
         Whether what several devices of a stage have whole is sent to the next stage in parts, one
         by each, and gathered there (Narayanan et al. 2021, section 4.1).
@@ -61,7 +59,6 @@ class System:
     schedule: Literal["1f1b", "gpipe"] = "1f1b"
     attention: Attention = "fused"
     local_statistics: bool = False
-    lazy_tables: bool = False
     scatters: bool = False
     reserved: int = 1 << 30
 

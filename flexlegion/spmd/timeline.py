@@ -10,6 +10,7 @@ from flexlegion.cost.model import CostModel
 from flexlegion.graph.graph import Operator
 from flexlegion.graph.tensor import STATE_BYTES, Tensor
 from flexlegion.machine.topology import Topology
+from flexlegion.objective.optimizers import LazyAdam, Optimizer
 from flexlegion.spmd.collectives import NCCL, Collectives, Library
 from flexlegion.spmd.layout import elements, part_of
 from flexlegion.spmd.memory import StageMemory, capacity, stage_memory
@@ -29,10 +30,22 @@ class Training:
         Fields that it keeps of each weight.
     clips
         Whether all gradients are clipped by their norm.
+    lazy
+        Whether an update touches only those rows of a table that were looked up.
     """
 
     states: int = 0
     clips: bool = False
+    lazy: bool = False
+
+    @classmethod
+    def of(cls, optimizer: Optimizer) -> Training:
+        """An optimizer's, in systems whose gradients of tables are whole unless it is lazy.
+
+        Plain SGD need not touch the other rows either, and does not in flexlegion's runtime.
+        """
+        clips = optimizer.clip_norm is not None
+        return cls(optimizer.states, clips, isinstance(optimizer, LazyAdam))
 
 
 @dataclass(frozen=True)
@@ -256,7 +269,7 @@ class _StageEnds:
 
     def _touched(self, op: Operator, number: int, size: int) -> int:
         """Of a weight's elements on the device, how many an update touches."""
-        if not (self.of.system.lazy_tables and op.weights[number].table):
+        if not (self.training.lazy and op.weights[number].table):
             return size
         axes = self.program.stage_of(op).axes
         ids = elements(op.inputs[0].shape, self.of.layout(op, "input", 0), axes)

@@ -89,14 +89,15 @@ def _timeline(row: Row) -> tuple[ProgramTimeline, int]:
 def _whole(row: Row, layers: int | None = None) -> ProgramTimeline:
     network = network_of(row, layers)
     topology = machine_of(row)
-    optimizer = network.training.optimizer
-    states = optimizer.states
-    clips = getattr(optimizer, "clip_norm", None) is not None
     program = divided(network.graph, ways_of(row))
     if len(topology.devices) != sum(len(stage.devices) for stage in program.stages):
         raise CannotBeSaidError("data x tensor x pipeline x context is not the number of GPUs")
     return simulated(
-        program, topology, costs_of(row, storage_of(row)), Training(states, clips), system_of(row)
+        program,
+        topology,
+        costs_of(row, storage_of(row)),
+        Training.of(network.training.optimizer),
+        system_of(row),
     )
 
 

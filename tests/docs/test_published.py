@@ -1,10 +1,11 @@
-"""What the documentation says of published runs is what was written when they were simulated."""
+"""What the documentation says of simulated runs is what was written when they were simulated."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import flexflow_figure7
 import pytest
 from published import markdown, summary
 
@@ -22,3 +23,17 @@ def test_tables_are_of_the_file() -> None:
     error, within, fit = (round(100 * first[key]) for key in ("mean_error", "within_30", "fit"))
     assert f"simulates {first['rows']} published training runs" in text
     assert f"the time is {error} %, {within} % are within 30 %, and {fit} % of what ran" in text
+
+
+def test_tables_of_strategies_are_of_their_files() -> None:
+    results, readme = ((DOCS / name).read_text() for name in ("results.md", "../README.md"))
+    for name, machine, gpus in (
+        ("flexflow-figure7", "p100", 16),
+        ("flexflow-figure7", "k80", 64),
+        ("found-p100x16", "p100", 16),
+    ):
+        document = json.loads((DOCS / f"measurements/{name}.json").read_text())
+        assert flexflow_figure7.markdown(document, machine, gpus) in results
+    for row in document["rows"]:
+        times = (row["times_ms"][way] for way in ("data", "expert", "found"))
+        assert " | ".join(f"{its:.1f} ms" for its in times) in readme

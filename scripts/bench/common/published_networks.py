@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from common.published_machines import CannotBeSaidError
-from flexlegion import SGD, Adam, Model
+from flexlegion import SGD, Adam, LazyAdam, Model
 from flexlegion.networks.network import Network
 from flexlegion.objective.training import TrainingSpec
 from flexlegion.zoo import build
@@ -57,9 +57,11 @@ def storage_of(row: Row) -> str:
     return storage
 
 
-def _optimizer(row: Row) -> Adam | SGD:
+def _optimizer(row: Row) -> Adam | LazyAdam | SGD:
     """LAMB has Adam's states, and reads them as often; LARS is SGD with momentum."""
     text = row["optimizer"]
+    if "lazy" in text:
+        return LazyAdam()
     if "adam" in text or "lamb" in text:
         return Adam(clip_norm=1.0 if "clip" in text else None)
     if "sgd" in text or text == "none":

@@ -97,5 +97,4 @@ def system_of(row: Row) -> System:
         attention="fused" if row["flash_attention"] else "unfused",
         local_statistics=True,
         scatters=name.startswith(("Megatron", "NeMo")),
-        lazy_tables="lazy" in row["optimizer"],
     )
