@@ -44,8 +44,7 @@ class Training:
 
         Plain SGD need not touch the other rows either, and does not in flexlegion's runtime.
         """
-        clips = optimizer.clip_norm is not None
-        return cls(optimizer.states, clips, isinstance(optimizer, LazyAdam))
+        return cls(optimizer.states, optimizer.clips, isinstance(optimizer, LazyAdam))
 
 
 @dataclass(frozen=True)
