@@ -9,13 +9,13 @@ channels is cheaper than splitting the samples (FlexFlow, section 8.2.1).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
 from flexlegion.base.errors import UserError
 from flexlegion.cost.efficiency import efficiency_of
+from flexlegion.cost.kernels import FUSED, Kernels, apart_bytes, passes_of_scores
 from flexlegion.cost.model import (
     ANALYTIC,
     Cost,
@@ -32,11 +32,10 @@ from flexlegion.machine.efficiency import Efficiency
 from flexlegion.machine.parts import Device
 from flexlegion.ops.attention import MultiHeadAttention
 from flexlegion.ops.conv2d import Conv2D
-from flexlegion.ops.cosine import AngularMargin, Cosine
+from flexlegion.ops.cosine import Cosine
 from flexlegion.ops.dense import Dense
 from flexlegion.ops.elementwise import Dropout
 from flexlegion.ops.experts import Experts
-from flexlegion.ops.logits import LogitStatistics
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,59 +45,6 @@ if TYPE_CHECKING:
     Numbers = Any  # a number, or an array of one for each task
 
 PRODUCTS = ("convolution", "matmul")
-Attention = Literal["fused", "unfused", "by steps"]
-
-
-@dataclass(frozen=True)
-class Kernels:
-    """What a system has kernels for.
-
-    Parameters
-    ----------
-    attention
-        ``"fused"``: attention is one kernel, which keeps no scores. ``"unfused"``: it is two
-        products with a softmax between them, whose scores are written and read, and dropout. ``"by
-        steps"``: the mask, the scale, and the steps of the softmax are kernels of their own.
-    bias
-        Whether a dense layer's bias is added by the product's kernel, or by one of its own.
-    channels
-        Whether images lie with their channels "last", as tensor cores want them, or "first": then
-        convolutions on tensor cores turn their operands, and batch normalization of two-byte values
-        reads them one by one, at half the memory's rate.
-    dropout
-        Whether dropout outside attention is done by the kernel of what follows, but for its mask.
-    loss
-        Whether a softmax and its loss read logits once, or go "by steps" over a copy of them in
-        single precision.
-    dense
-        In which precision products of dense layers are, if in another one: "float8".
-    """
-
-    attention: Attention = "fused"
-    bias: Literal["fused", "separate"] = "fused"
-    channels: Literal["last", "first"] = "last"
-    dropout: Literal["fused", "separate"] = "separate"
-    loss: Literal["fused", "by steps"] = "fused"
-    dense: str = ""
-
-
-FUSED = Kernels()
-# Of attention that is not fused, how often scores pass memory: beside the products' kernels, and by
-# kernels of their own: those of the mask with the softmax, and of dropout, whose mask is a byte.
-_SCORES = {"forward": (2.0, 2.0, 2.5), "backward": (4.0, 3.0, 2.5)}
-_SCORES_BY_STEPS = {"forward": 6.0, "backward": 5.0}  # more than that
-# The same of a dense layer's outputs, where the bias, or its gradient, has a kernel of its own.
-_BIAS = {"forward": 2.0, "backward": 1.0}
-# Bytes a logit that a loss by steps takes more: the copy is written and read, the logarithm of the
-# softmax written and read; its gradient written, read with the logarithm, written, and rounded.
-_LOGITS = {"forward": 14.0, "backward": 22.0}
-# The same of an angular margin in single precision: the angle, a sum with a matrix of margins,
-# which is made, the cosine, and a product, each written and read.
-_MARGIN = 44.0
-_BATCH_NORM = ("batch_norm", "batch_norm_statistics")
-# And of operands of convolutions that are turned: written and read, one of both in strides, where
-# two bytes at a time reach half the memory's rate.
-_TURNED = {2: 4.0, 4: 2.0}
 _LONGEST = float(1 << 62)  # ns
 
 # Memory traffic of a byte of `CostModel.linear`: an update's bytes are its traffic; a sum reads two
@@ -178,17 +124,15 @@ class AnalyticCosts(CostModel):
             device.memory_bandwidth * efficiency.memory * efficiency.memory_by_family[work.family]
         )
         flops = outputs * reduced * work.before(extents) * work.flops
-        apart = self._apart(operator, pass_, volumes, precision)
+        apart = apart_bytes(self.kernels, operator, pass_, volumes, precision)
         if isinstance(operator.kind, MultiHeadAttention) and self.kernels.attention != "fused":
             width = np.maximum(1, extents[:, 0, ranks[0] - 1])
             queries, keys = np.maximum(1, extents[:, 0, 1]), np.maximum(1, extents[:, 1, 1])
             scores = volumes[0] // width * keys
-            beside, softmax, dropout = _SCORES[pass_]
-            if self.kernels.attention == "by steps":
-                softmax += _SCORES_BY_STEPS[pass_]
             element = operator.output.element_bytes
+            beside, by_themselves = passes_of_scores(self.kernels, operator.kind, pass_)
             size = size + scores * element * beside
-            apart = apart + scores * element * (softmax + dropout * (operator.kind.dropout > 0))
+            apart = apart + scores * element * by_themselves
             flops = scores * width * (8 if work.backward else 4)
             # Half of the work are products whose sums are as long as a head is wide, half those
             # that have as many columns.
@@ -202,28 +146,6 @@ class AnalyticCosts(CostModel):
         seconds = np.maximum(flops / (peak * share), size / bandwidth) + apart / bandwidth
         times = work.kernels * efficiency.launch_ns + np.rint(np.minimum(seconds * 1e9, _LONGEST))
         return Costs(np.maximum(1, times).astype(np.int64), (ANALYTIC,))
-
-    def _apart(
-        self, operator: Operator, pass_: str, volumes: Sequence[Numbers], precision: str
-    ) -> Numbers:
-        """Bytes that pass memory in kernels beside the products' own."""
-        kind, element = operator.kind, operator.output.element_bytes
-        outputs = volumes[len(operator.inputs) + len(operator.weights)]
-        size = 0 * outputs
-        if isinstance(kind, Dense) and kind.use_bias and self.kernels.bias == "separate":
-            size = size + outputs * element * _BIAS[pass_]
-        if self.kernels.loss == "by steps":
-            if isinstance(kind, LogitStatistics):
-                size = size + volumes[0] * _LOGITS[pass_]
-            elif isinstance(kind, AngularMargin):
-                size = size + outputs * _MARGIN
-        if kind.type in _BATCH_NORM and self.kernels.channels == "first" and element == 2:
-            size = size + volumes[0] * element * (2.0 if pass_ == "backward" else 1.0)
-        on_tensor_cores = precision in (*NARROW, "tfloat32")
-        if isinstance(kind, Conv2D) and self.kernels.channels == "first" and on_tensor_cores:
-            turned = (volumes[0] + outputs) * (2 if pass_ == "backward" else 1)
-            size = size + turned * element * _TURNED[element]
-        return size
 
 
 @dataclass(frozen=True)

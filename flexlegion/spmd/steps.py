@@ -21,6 +21,7 @@ from flexlegion.graph.tensor import Tensor
 from flexlegion.machine.parts import Device
 from flexlegion.machine.topology import Topology
 from flexlegion.ops.attention import MultiHeadAttention
+from flexlegion.ops.experts import Experts
 from flexlegion.spmd.collectives import Collectives
 from flexlegion.spmd.layout import Layout, elements, entries, gradient_of, moves, part_of
 from flexlegion.spmd.program import Program, Run, Stage
@@ -271,22 +272,34 @@ class StageSteps:
             return []  # of the batch, or sent by the run before
         if (tensor, wanted) not in moved:
             after, stage = [done[tensor]], self.program.stage_of(reader)
-            moved[tensor, wanted] = self._move(
-                steps, "activations", tensor, tensor.element_bytes, (here, wanted), stage, after
-            )
+            routed = self._routed(tensor, reader)
+            way, size = (here, wanted), tensor.element_bytes
+            moved[tensor, wanted] = self._move(steps, tensor, size, way, stage, after, routed)
         return [moved[tensor, wanted]]
+
+    def _routed(self, tensor: Tensor, reader: Operator) -> float:
+        """To how many experts each row goes, or from how many it comes; 0: to none."""
+        if tensor.producer is not None and isinstance(tensor.producer.kind, Experts):
+            return tensor.producer.kind.load
+        if isinstance(reader.kind, Experts) and tensor is reader.inputs[0]:
+            return reader.kind.load
+        return 0.0
 
     def _move(
         self,
         steps: Steps,
-        kind: Kind,
         tensor: Tensor,
         element: int,
         way: tuple[Layout, Layout],
         stage: Stage,
         after: Iterable[int],
+        routed: float = 0.0,
     ) -> int:
-        """All collectives from one layout to another; the number of the last one, or of `after`."""
+        """All collectives from one layout to another; the number of the last one, or of `after`.
+
+        What is `routed` goes to so many experts: an all-to-all of so many copies of a device's rows
+        in place of a gather of all rows, or of a sum of them.
+        """
         last = list(after)
         here = way[0]
         if self.system.local_statistics and is_statistic(tensor):
@@ -294,10 +307,12 @@ class StageSteps:
         for name, along, then in moves(*way):
             layout = then if name == "all-gather" else here
             size = elements(tensor.shape, layout, stage.axes) * element
+            if routed and name in ("all-gather", "reduce-scatter"):
+                name, size = "all-to-all", round(size / stage.size(along) * routed)
             time_ns = self.collectives.time_ns(name, size, stage, along)
             share = 1 - 1 / stage.size(along)
             sent = round(size * share * (2 if name == "all-reduce" else 1))
-            last = [steps.add(kind, time_ns, last, sent)]
+            last = [steps.add("activations", time_ns, last, sent)]
             here = then
         return max(last, default=-1)
 
@@ -345,21 +360,21 @@ class StageSteps:
         wanted = gradient_of(self.layout(op, "output", op.outputs.index(tensor)))
         stage = self.program.stage_of(op)
         ways = {
-            self.layout(reader, "input gradient", reader.inputs.index(tensor))
+            self.layout(reader, "input gradient", reader.inputs.index(tensor)): reader
             for reader in self.readers[tensor]
             if self.program.run_of[reader] == self.program.run_of[op]
         }
         ends = [
             self._move(
                 steps,
-                "activations",
                 tensor,
                 tensor.gradient_bytes,
                 (here, wanted),
                 stage,
                 [done[tensor]],
+                self._routed(tensor, reader),
             )
-            for here in sorted(ways, key=str)
+            for here, reader in sorted(ways.items(), key=str)
         ]
         return [end for end in ends if end >= 0]
 

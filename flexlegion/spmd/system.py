@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from flexlegion.cost.analytic import FUSED, Attention, Kernels
+from flexlegion.cost.kernels import FUSED, Attention, Kernels
 from flexlegion.graph.graph import Operator
 from flexlegion.graph.tensor import Tensor
 

@@ -65,6 +65,8 @@ def simulated_row(row: Row) -> Result:
         return found | {"why_not": str(e)}
     except UserError as e:
         return found | {"why_not": f"refused: {e}"}
+    except Exception as e:  # so that other rows are simulated all the same
+        return found | {"why_not": f"a fault of this program: {type(e).__name__}: {e}"}
     return found | {
         "published_s": row["iteration_s"],
         "simulated_s": round(time_ns / 1e9, 6),

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flexlegion import UserError
-from flexlegion.cost.analytic import AnalyticCosts, Kernels
+from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.efficiency import efficiency_of
+from flexlegion.cost.kernels import Kernels
 from flexlegion.cost.model import Linear, Shapes, wanted_gradients
 from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.operator_type import OperatorType

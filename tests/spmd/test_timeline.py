@@ -10,7 +10,8 @@ import pytest
 
 import flexlegion as fl
 from flexlegion.base.errors import UserError
-from flexlegion.cost.analytic import AnalyticCosts, Kernels
+from flexlegion.cost.analytic import AnalyticCosts
+from flexlegion.cost.kernels import Kernels
 from flexlegion.known_strategies import named
 from flexlegion.machine.files import described_machine
 from flexlegion.networks.network import Network
@@ -154,6 +155,14 @@ def test_experts_and_lengths() -> None:
     problem = _problem("a100x4", build("moe", 8, ffn=512, vocabulary=500, **sizes))
     copied, shared = _of_ways(problem, Ways(4)), _of_ways(problem, Ways(4, expert=4))
     assert shared.memory[0].weights < copied.memory[0].weights
+    # Rows go to the two experts that are chosen for them and back, in both passes, in two blocks.
+    rows = 2 * 8 / 4 * 128 * 256 * 4
+    gates = 8 / 4 * 128 * 4 * 4
+    moved = 3 / 4 * 2 * 4 * (rows + gates)
+    weights = sum(prod(weight.shape) for weight in problem.graph.weights)
+    experts = 2 * 3 * 4 * 512 * 256
+    reduced = 2 * 3 / 4 * 4 * (weights - experts)
+    assert shared.sent_bytes == pytest.approx(moved + reduced, rel=0.02)
     gpt = _gpt("a100x4")
     of = StageSteps(
         divided(gpt.graph, Ways(context=4)),

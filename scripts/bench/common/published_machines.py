@@ -19,20 +19,22 @@ class CannotBeSaidError(Exception):
     """Why a row is not simulated."""
 
 
-# By the GPU's name in a row: the shipped machine whose nodes it has.
+# By how a GPU's name begins in a row: the shipped machine whose nodes it has.
 _NODES = {
-    "A100-SXM4": "a100",
     "A100": "a100",
-    "H100-SXM": "h100",
-    "H100-SXM (96 GB HBM2e, 2.4 TB/s, 500 W)": "h100",
+    "A800": "a100",
+    "B200": "b200",
+    "GB200": "gb200",
+    "H100": "h100",
     "H200": "h200",
-    "V100-SXM2": "v100",
-    "P100-SXM2": "v100",  # DGX-1 of both generations: eight GPUs in a hybrid cube mesh
-    "K80 (one GPU of the board)": "k80",
-    "A800 or H800": "a100",
+    "H800": "h100",
+    "V100": "v100",
+    "P100": "v100",  # DGX-1 of both generations: eight GPUs in a hybrid cube mesh
+    "K80": "k80",
+    "MI300": "mi300",
 }
 # Memory rates that a row implies: 40 GB boards have slower memory, NVIDIA A100 datasheet.
-_MEMORY_RATES = {("A100-SXM4", 40): 1.555e12, ("A100", 40): 1.555e12}
+_MEMORY_RATES = {("A100", 40): 1.555e12, ("H100", 94): 2.4e12}
 # Bytes a second that a node's adapters have together, where all that is known is a name.
 _NETWORKS = {
     # BigScience measured 42 Gbit/s in all-reduces of 4 nodes, README of the rows: twice that passes
@@ -48,24 +50,26 @@ _NETWORKS = {
 def machine_of(row: Mapping[str, Any]) -> Topology:
     """The machine that a row ran on."""
     its = row["hardware"]
+    per_node = its["gpus_per_node"] or 8
     return _machine(
         its["gpu"],
         its["gpu_memory_gb"],
         its["gpus"],
-        its["gpus_per_node"],
-        its["inter_node"] if its["gpus"] > its["gpus_per_node"] else None,
+        per_node,
+        (its["inter_node"] or "not stated") if its["gpus"] > per_node else None,
     )
 
 
 @cache
 def _machine(gpu: str, memory: int, gpus: int, per_node: int, network: str | None) -> Topology:
-    if gpu not in _NODES:
+    name = next((nodes for start, nodes in _NODES.items() if gpu.startswith(start)), None)
+    if name is None:
         raise CannotBeSaidError(f"no machine of {gpu}")
-    machine = shipped()[_NODES[gpu]]
+    machine = shipped()[name]
     (name, device), *others = machine.device_types.items()
     if others:
         raise CannotBeSaidError(f"{gpu}: nodes of several kinds")
-    if gpu == "P100-SXM2":
+    if gpu.startswith("P100"):
         machine, device = _dgx1_p100(machine)
     changed = _with_memory(device, gpu, memory)
     machine = replace(machine, device_types={name: changed})
@@ -77,7 +81,7 @@ def _machine(gpu: str, memory: int, gpus: int, per_node: int, network: str | Non
 
 
 def _with_memory(device: DeviceType, gpu: str, memory: int) -> DeviceType:
-    rate = _MEMORY_RATES.get((gpu, memory), device.memory_bandwidth)
+    rate = _MEMORY_RATES.get((gpu.partition("-")[0], memory), device.memory_bandwidth)
     if "96 GB" in gpu:
         # 500 W instead of 700: products reach about as much less as the clock that the power
         # allows, an estimate.

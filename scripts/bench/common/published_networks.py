@@ -14,7 +14,7 @@ from flexlegion.zoo import build
 Row = Mapping[str, Any]
 
 STORAGES = ("fp32", "fp16", "bf16")  # by how the precision begins
-_RESNETS = {"ResNet-50": "resnet50", "ResNet-152": "resnet152"}
+_RESNETS = {"ResNet-50": "resnet50", "ResNet-101": "resnet101", "ResNet-152": "resnet152"}
 
 
 def network_of(row: Row, layers: int | None = None) -> Network:
@@ -49,7 +49,7 @@ def storage_of(row: Row) -> str:
     precision = row["precision"]
     if precision == "tf32":
         return "fp32"
-    if "bf16/fp16" in precision:
+    if "bf16/fp16" in precision or precision.startswith("fp8"):
         return "bf16"
     storage = next((its for its in STORAGES if precision.startswith(its)), None)
     if storage is None:
@@ -80,6 +80,8 @@ def _dropout(row: Row) -> float:
 def _batch(row: Row) -> int:
     """What data parallelism's micro-batches make together."""
     ways = row["parallel"]
+    if ways.get("dp") is None or row["global_batch"] is None:
+        raise CannotBeSaidError("batch, or how GPUs were divided was not published")
     if row["micro_batch"] is None:
         return int(row["global_batch"])
     # Where it does not divide, as published, there are as many micro-batches as were told.
@@ -118,22 +120,23 @@ def _llama(row: Row, layers: int) -> Model:
 
 
 def _moe(row: Row, layers: int) -> Model:
+    """Mixtral, or GShard's experts in some of the blocks."""
     its, extra = row["model"], row["model"]["extra"]
-    return build(
-        "moe",
-        _batch(row),
-        layers=layers,
-        hidden=its["hidden"],
-        heads=its["heads"],
-        kv_heads=its["kv_heads"],
-        ffn=its["ffn"],
-        steps=its["seq"],
-        vocabulary=its["vocab"],
-        experts=extra["experts"],
-        chosen=extra["topk"],
-        every=extra["moe_every"],
-        gated=False,
-    )
+    sizes = {
+        "layers": layers,
+        "hidden": its["hidden"],
+        "heads": its["heads"],
+        "kv_heads": its["kv_heads"],
+        "ffn": its["ffn"],
+        "steps": its["seq"],
+        "vocabulary": its["vocab"],
+        "experts": extra.get("experts", 8),
+        "chosen": extra.get("topk", 2),
+    }
+    if "Mixtral" in its["name"]:
+        return build("mixtral", _batch(row), **sizes)
+    every = extra.get("moe_every", 1)
+    return build("moe", _batch(row), every=every, gated=False, **sizes)
 
 
 def _bert(row: Row, layers: int) -> Model:
@@ -185,6 +188,8 @@ def _face(row: Row, layers: int) -> Model:
 def _recommender(row: Row, layers: int) -> Model:
     del layers
     extra = row["model"]["extra"]
+    if "Wide" not in row["model"]["name"]:
+        raise CannotBeSaidError(f"no network like {row['model']['name']}")
     return build(
         "wide_deep",
         _batch(row),

@@ -6,18 +6,22 @@ from typing import Any, Literal
 
 from common.published_machines import CannotBeSaidError
 from common.published_networks import Row
-from flexlegion.cost.analytic import AnalyticCosts, Kernels
+from flexlegion.cost.analytic import AnalyticCosts
+from flexlegion.cost.kernels import Kernels
 from flexlegion.objective.precision import PEAKS
 from flexlegion.spmd.system import System
 from flexlegion.spmd.ways import Again, Ways
 
+# By how a row's words begin; the longest that fits.
 _AGAIN: dict[str, Again] = {
     "none": "none",
     "unknown": "none",
     "full": "full",
     "selective": "attention",  # Megatron's: of attention alone (Korthikanti et al. 2022)
-    "selective (per op)": "half",  # torchtitan's
-    "selective (every 2nd layer)": "blocks",
+    "selective (per op": "half",  # torchtitan's
+    "selective (every": "blocks",
+    "checkpoint": "full",
+    "except last": "full",  # torchgpipe's: all micro-batches but the last one
 }
 # Systems that issue a graph or compiled code, where the host is not what one waits for.
 _COMPILED = ("OneFlow", "oneflow", "mxnet", "MXNet", "ensor", "Alpa", "llm.c", "compile", "HugeCTR")
@@ -35,12 +39,12 @@ _BEHIND = ("Megatron-LM", "Megatron-DeepSpeed")
 def ways_of(row: Row) -> Ways:
     """How training was divided."""
     its: dict[str, Any] = row["parallel"]
-    if None in (row["hardware"]["gpus"], row["global_batch"], its["dp"], its["tp"], its["pp"]):
+    if None in (row["hardware"]["gpus"], row["global_batch"], *ways_known(row)):
         raise CannotBeSaidError("GPUs, batch, or how they were divided was not published")
-    nodes = -(-row["hardware"]["gpus"] // row["hardware"]["gpus_per_node"])
+    nodes = -(-row["hardware"]["gpus"] // (row["hardware"]["gpus_per_node"] or 8))
     if "auto" in row["system"] and row["model"]["family"] == "cnn":
         raise CannotBeSaidError('how "auto" divided it was not published')
-    again = _AGAIN[row["recompute"]]
+    again = again_of(row)
     if again == "attention" and row["flash_attention"]:
         again = "blocks"  # there are no scores to compute again: IBM's takes some of the blocks
     split = its.get("fc") is not None and "split" in its["fc"]
@@ -48,16 +52,31 @@ def ways_of(row: Row) -> Ways:
         data=its["dp"],
         tensor=its["tp"],
         pipeline=its["pp"],
-        context=its["cp"],
-        expert=its["ep"],
-        runs=its["vpp"] or 1,
-        sequence=bool(its["sp"]),
-        shards=its["zero"],
+        context=its.get("cp") or 1,
+        expert=its.get("ep") or 1,
+        runs=its.get("vpp") or 1,
+        sequence=bool(its.get("sp")),
+        shards=its.get("zero") or 0,
         again=again,
         tables="rows" if "tables" in its else "copied",
         classes=split and its["dp"] > 1,
         replicas=nodes if "hsdp" in its else 1,
     )
+
+
+def ways_known(row: Row) -> tuple[int | None, ...]:
+    """Data, tensor and pipeline parallelism, as far as published."""
+    its = row["parallel"]
+    return its.get("dp"), its.get("tp"), its.get("pp")
+
+
+def again_of(row: Row) -> Again:
+    """What was computed again."""
+    said = str(row["recompute"] or "none").lower()
+    known = [words for words in _AGAIN if said.startswith(words)]
+    if not known:
+        raise CannotBeSaidError(f"recomputation: {said}")
+    return _AGAIN[max(known, key=len)]
 
 
 def costs_of(row: Row, storage: str) -> AnalyticCosts:
@@ -94,6 +113,7 @@ def system_of(row: Row) -> System:
         weights="half" if "16" in precision else "float32",
         issue_ns=0 if any(word in name for word in _COMPILED) else 8_000,
         step_ns=300_000,  # the batch is handed over, the optimizer is called, a loss is asked for
+        schedule="gpipe" if row["schedule"] == "gpipe" else "1f1b",
         attention="fused" if row["flash_attention"] else "unfused",
         local_statistics=True,
         scatters=name.startswith(("Megatron", "NeMo")),
