@@ -54,6 +54,7 @@ class Explained(Iteration):
             self.setting.about()
             | {"strategy": self.name}
             | figures(self.timeline)
+            | self.setting.throughput(self.iteration_time_ns).facts()
             | {
                 "data_parallel_time_ns": self.data_parallel_time_ns,
                 "speedup": self.speedup,
@@ -68,6 +69,7 @@ class Explained(Iteration):
             ("data parallelism", duration(data) if data else "does not fit into memory"),
             ("this strategy", duration(self.iteration_time_ns)),
             ("speed-up", f"{speedup:.2f}x" if speedup else "none: nothing to compare with"),
+            *self.setting.throughput(self.iteration_time_ns).rows(),
             (
                 "deviations",
                 f"{number} of {count(len(self.setting.problem.graph.operators), 'operator')}, in "

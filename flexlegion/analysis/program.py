@@ -20,7 +20,7 @@ from flexlegion.known_strategies import AnyStrategy, named
 from flexlegion.networks.network import Network
 from flexlegion.objective.precision import PEAKS
 from flexlegion.objective.training import TrainingOptions
-from flexlegion.sim.throughput import Throughput, throughput
+from flexlegion.sim.throughput import Throughput
 from flexlegion.spmd.program import Program, program_of
 from flexlegion.spmd.steps import Prices
 from flexlegion.spmd.system import RUNNERS, Runner
@@ -184,7 +184,7 @@ def _runner(system: str) -> Runner:
 def _simulated(
     setting: Setting, strategy: AnyStrategy | Ways, name: str, runner: Runner, prices: Prices
 ) -> SimulatedProgram:
-    network, problem = setting.network, setting.problem
+    problem = setting.problem
     topology = problem.topology
     ways: Ways | None = None
     program: Program
@@ -200,8 +200,7 @@ def _simulated(
         program = program_of(problem.graph, resolved, [d.name for d in topology.devices])
         said = strategy if isinstance(strategy, str) else resolved.source
     line = _timeline(setting, program, runner, prices)
-    precision = PEAKS[network.training.precision]
-    rate = throughput(problem.graph, topology, line.iteration_time_ns, precision)
+    rate = setting.throughput(line.iteration_time_ns)
     return SimulatedProgram(setting, said, ways, name, line, rate)
 
 

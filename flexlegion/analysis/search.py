@@ -106,6 +106,7 @@ class Found(Iteration):
                 "counts": _counts(self.result),
             }
             | details(self.timeline, self._priced_by)
+            | self.setting.throughput(self.iteration_time_ns).facts()
             | ({} if needs is None else {"memory_of_each_device": needs.facts()})
             | ({} if needs is None else {"program_time_ns": self.program_time_ns})
         )
@@ -137,6 +138,7 @@ class Found(Iteration):
         if not self.optimum:
             least = f"takes {duration(self.least_time_ns)} at least"
             rows.append(("any strategy", f"{least}: found is within {self.gap:.0%} of the best"))
+        rows += self.setting.throughput(self.iteration_time_ns).rows()
         rows.append(("search", f"{count(self.proposals, 'proposal')} in {self.seconds:.1f} s"))
         if self.optimum:
             end = "at the optimum: it was proved that none of the search space is faster"

@@ -28,6 +28,7 @@ from flexlegion.objective.precision import DEFAULT, PEAKS, check_used
 from flexlegion.objective.training import TrainingOptions, TrainingSpec
 from flexlegion.profiling.machines import load_machine
 from flexlegion.sim.problem import Problem
+from flexlegion.sim.throughput import Throughput, throughput
 from flexlegion.strategy.configuration import SPLIT
 from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
 from flexlegion.strategy.strategy import ResolvedStrategy, Strategy
@@ -90,6 +91,11 @@ class Setting:
             raise unknown("costs", costs, COSTS)
         its = costs_of(costs, profile_db, network)
         return cls(network, name, costs, network.problem(topology, its, dimensions, granularity))
+
+    def throughput(self, time_ns: int) -> Throughput:
+        """What an iteration's time means: samples and tokens a second, share of the peak."""
+        precision = PEAKS[self.network.training.precision]
+        return throughput(self.problem.graph, self.problem.topology, time_ns, precision)
 
     def about(self) -> dict[str, Any]:
         """For files and JSON: what it takes to build it again."""

@@ -14,12 +14,11 @@ from flexlegion.console.blocks import Block, Pairs
 from flexlegion.console.progress import ProgressBar
 from flexlegion.console.text import count
 from flexlegion.known_strategies import AnyStrategy, samples_only
-from flexlegion.objective.precision import PEAKS
 from flexlegion.objective.training import TrainingOptions
 from flexlegion.report.timelines import described, details, memory_excess
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import ALGORITHMS, SIMULATED, Simulation, Timeline, full
-from flexlegion.sim.throughput import Throughput, throughput
+from flexlegion.sim.throughput import Throughput
 from flexlegion.strategy.configuration import ParallelConfig
 from flexlegion.strategy.strategy import ResolvedStrategy
 
@@ -69,9 +68,7 @@ class Simulated(Iteration):
     @property
     def throughput(self) -> Throughput:
         """What the time means: samples and tokens a second, and the share of the peak."""
-        problem, training = self.setting.problem, self.setting.network.training
-        precision = PEAKS[training.precision]
-        return throughput(problem.graph, problem.topology, self.iteration_time_ns, precision)
+        return self.setting.throughput(self.iteration_time_ns)
 
     def _priced_by(self) -> Mapping[str, int]:
         return self.setting.problem.priced_by(self.strategy)
