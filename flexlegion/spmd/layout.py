@@ -6,13 +6,14 @@ for its S(d) the number d. What leads from one to another is its Table 2.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import cache
 from math import prod
 from typing import Literal
 
 from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.operator_type import Access
-from flexlegion.graph.tensor import Tensor, TensorRole
+from flexlegion.graph.tensor import Shape, Tensor, TensorRole
 from flexlegion.spmd.axes import Axes, Division
 
 # Along an axis of the mesh: "R" is whole on each device, "P" partial values; a number is the
@@ -53,18 +54,20 @@ def first_reader(graph: Graph, weight: Tensor) -> tuple[Operator, Access]:
     )
 
 
-def elements(shape: Sequence[int], layout: Sequence[Entry], axes: Axes) -> int:
+@cache  # layers are alike, and a search asks for the same layouts again and again
+def elements(shape: Shape, layout: Layout, axes: Axes) -> int:
     """Of a tensor that lies so, how many elements the device has whose parts are the largest."""
     return prod(part_of(shape, layout, axes))
 
 
-def part_of(shape: Sequence[int], layout: Sequence[Entry], axes: Axes) -> list[int]:
+@cache
+def part_of(shape: Shape, layout: Layout, axes: Axes) -> Shape:
     """The extents of that device's part."""
     degrees = [1] * len(shape)
     for size, entry in zip(axes.sizes, layout, strict=True):
         if isinstance(entry, int):
             degrees[entry] *= size
-    return [-(-extent // degree) for extent, degree in zip(shape, degrees, strict=True)]
+    return tuple(-(-extent // degree) for extent, degree in zip(shape, degrees, strict=True))
 
 
 def gradient_of(layout: Layout) -> Layout:

@@ -203,7 +203,7 @@ class StageSteps:
         for role, tensor, _ in self.operands[op]:
             layout = self.layout(op, role, numbers[role])
             numbers[role] += 1
-            shapes.append(tuple(part_of(tensor.shape, layout, axes)))
+            shapes.append(part_of(tensor.shape, layout, axes))
         device = self.device(self.program.stage_of(op))
         shares = 1
         if isinstance(op.kind, MultiHeadAttention) and op.kind.causal:
@@ -374,7 +374,7 @@ class StageSteps:
                 [done[tensor]],
                 self._routed(tensor, reader),
             )
-            for here, reader in sorted(ways.items(), key=str)
+            for here, reader in sorted(ways.items(), key=lambda its: str(its[0]))
         ]
         return [end for end in ends if end >= 0]
 

@@ -42,7 +42,7 @@ def test_a_part_is_kept_before_anything_moves() -> None:
 
 def test_parts() -> None:
     axes = Axes((2, 4))
-    assert part_of((6, 10), (0, 1), axes) == [3, 3]  # the largest of uneven ones
-    assert part_of((6, 10), (1, 1), axes) == [6, 2]
+    assert part_of((6, 10), (0, 1), axes) == (3, 3)  # the largest of uneven ones
+    assert part_of((6, 10), (1, 1), axes) == (6, 2)
     assert elements((6, 10), ("R", "P"), axes) == 60
     assert gradient_of(("P", 0, "R")) == ("R", 0, "R")
