@@ -74,41 +74,42 @@ def stage_memory(
     """
     program, system = of.program, of.system
     runs = [(n, run) for n, run in enumerate(program.runs) if run.stage == stage]
-    weights = gradients = optimizer = gathered = 0
-    seen: set[Tensor] = set()
-    for _, run in runs:
-        for op in run.operators:
-            for number, weight in enumerate(op.weights):
-                if weight in seen:
-                    continue
-                seen.add(weight)
-                size = elements(
-                    weight.shape, of.layout(op, "weight", number), program.stages[stage].axes
-                )
-                _, along = of.reduced_bytes(op, number)
-                shards = program.stages[stage].size(program.shard_axes(along))
-                value = size * system.gathered_bytes(weight)
-                weights += value // (shards if program.shards > 2 else 1)
-                if not weight.requires_gradient:
-                    continue
-                # What the optimizer changes is in single precision, with its states.
-                master = 0 if system.gathered_bytes(weight) == 4 else 4
-                gathered = max(gathered, size * system.gathered_bytes(weight))
-                gradients += (
-                    size * system.gradient_bytes(weight) // (shards if program.shards > 1 else 1)
-                )
-                kept = size * (states * STATE_BYTES + master)
-                optimizer += kept // (shards if program.shards else 1)
+    weights, gradients, optimizer, largest = _of_weights(of, stage, states)
     activations = redone = 0
     for number, run in runs:
         kept, again = _kept(of, run)
         activations += kept * in_flight[number]
         redone = max(redone, again)
     passing = max((_passing(of, op) for _, run in runs for op in run.operators), default=0)
-    gathered = 2 * max(gathered, system.gather_bytes) if program.shards > 2 else 0
-    return StageMemory(
-        weights, gradients, optimizer, activations, redone + passing + gathered, system.reserved
-    )
+    gathered = 2 * max(largest, system.gather_bytes) if program.shards > 2 else 0
+    transient = redone + passing + gathered
+    return StageMemory(weights, gradients, optimizer, activations, transient, system.reserved)
+
+
+def _of_weights(of: StageSteps, stage: int, states: int) -> tuple[int, int, int, int]:
+    """Bytes of values, of gradients, of what the optimizer has, and of the largest value."""
+    program, system, mesh = of.program, of.system, of.program.stages[stage]
+    values = gradients = optimizer = largest = 0
+    seen: set[Tensor] = set()
+    mine = [op for run in program.runs if run.stage == stage for op in run.operators]
+    uses = [(op, number, weight) for op in mine for number, weight in enumerate(op.weights)]
+    for op, number, weight in uses:
+        if weight in seen:
+            continue
+        seen.add(weight)
+        size = elements(weight.shape, of.layout(op, "weight", number), mesh.axes)
+        value = size * system.gathered_bytes(weight)
+        _, along = of.reduced_bytes(op, number)
+        shards = mesh.size(program.shard_axes(along))
+        values += value // (shards if program.shards > 2 else 1)
+        if weight.requires_gradient:
+            largest = max(largest, value)
+            gradient = size * system.gradient_bytes(weight)
+            gradients += gradient // (shards if program.shards > 1 else 1)
+            # What the optimizer changes is in single precision, with its states.
+            master = 0 if system.gathered_bytes(weight) == 4 else 4
+            optimizer += size * (states * STATE_BYTES + master) // (shards if program.shards else 1)
+    return values, gradients, optimizer, largest
 
 
 def _kept(of: StageSteps, run: Run) -> tuple[int, int]:
