@@ -271,12 +271,11 @@ class _StageEnds:
         if not (self.training.lazy and op.weights[number].table):
             return size
         axes = self.program.stage_of(op).axes
-        ids = elements(op.inputs[0].shape, self.of.layout(op, "input", 0), axes)
-        rows, columns = part_of(
-            op.weights[number].shape, self.of.layout(op, "weight", number), axes
-        )
-        parts = op.weights[number].shape[0] // rows
-        return min(size, -(-ids // parts) * self.program.graph.micro_batches * columns)
+        table = op.weights[number]
+        found = elements(op.output.shape, self.of.layout(op, "output", 0), axes)
+        rows, _ = part_of(table.shape, self.of.layout(op, "weight", number), axes)
+        parts = table.shape[0] // rows
+        return min(size, -(-found // parts) * self.program.graph.micro_batches)
 
     def _shared(self) -> dict[int, int]:
         """Weights that several stages use: their gradients are added up between these."""

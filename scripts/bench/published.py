@@ -23,11 +23,12 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from common.published_machines import CannotBeSaidError, machine_of
-from common.published_networks import Row, network_of, storage_of
+from common.published_networks import Row, is_lazy, network_of, storage_of
 from common.published_systems import costs_of, system_of, ways_of
 from rich.console import Console
 from rich.table import Table
@@ -98,7 +99,7 @@ def _whole(row: Row, layers: int | None = None) -> ProgramTimeline:
         program,
         topology,
         costs_of(row, storage_of(row)),
-        Training.of(network.training.optimizer),
+        replace(Training.of(network.training.optimizer), lazy=is_lazy(row)),
         system_of(row),
     )
 

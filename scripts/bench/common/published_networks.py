@@ -77,6 +77,12 @@ def _dropout(row: Row) -> float:
     return 0.1 if row["system"].startswith(("Megatron-LM", "OneFlow")) else 0.0
 
 
+def is_lazy(row: Row) -> bool:
+    """Whether updates touch only the rows of tables that were looked up, as recommenders' do."""
+    said = row["optimizer"]
+    return "lazy" in said or (row["model"]["family"] == "recsys" and "dense" not in said)
+
+
 def _batch(row: Row) -> int:
     """What data parallelism's micro-batches make together."""
     ways = row["parallel"]
@@ -187,9 +193,12 @@ def _face(row: Row, layers: int) -> Model:
 
 def _recommender(row: Row, layers: int) -> Model:
     del layers
-    extra = row["model"]["extra"]
-    if "Wide" not in row["model"]["name"]:
-        raise CannotBeSaidError(f"no network like {row['model']['name']}")
+    extra, name = row["model"]["extra"], row["model"]["name"]
+    if "DLRM" in name:
+        # MLPerf's: Criteo's terabyte, 188 million rows in 26 tables.
+        return build("dlrm", _batch(row), rows=7_221_823)
+    if "Wide" not in name:
+        raise CannotBeSaidError(f"no network like {name}")
     return build(
         "wide_deep",
         _batch(row),

@@ -58,7 +58,7 @@ def ways_of(row: Row) -> Ways:
         sequence=bool(its.get("sp")),
         shards=its.get("zero") or 0,
         again=again,
-        tables="rows" if "tables" in its else "copied",
+        tables="rows" if "tables" in its or "DLRM" in row["model"]["name"] else "copied",
         classes=split and its["dp"] > 1,
         replicas=nodes if "hsdp" in its else 1,
     )
