@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "long"))
+sys.path.append(str(Path(__file__).parents[1] / "long"))
 from signals import COMMANDS, Moment, duration_of, interrupted
 
 SECONDS = 20  # that an end may take on a busy machine; it takes less than one on a quiet one

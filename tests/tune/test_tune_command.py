@@ -17,7 +17,7 @@ from launch import ROOT, is_quiet, run_checked, run_legate
 from flexlegion.cli.main import main
 from flexlegion.strategy.strategy import Strategy
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "long"))
+sys.path.append(str(Path(__file__).parents[1] / "long"))
 from signals import Started
 
 TUNE, TRAIN = ROOT / "scripts" / "tune_mapper.py", ROOT / "scripts" / "train.py"
