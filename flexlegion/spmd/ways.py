@@ -201,6 +201,11 @@ def divided(graph: Graph, ways: Ways) -> Program:
             f"{ways.expert} devices for experts and {ways.replicas} replicas do not divide "
             f"{ways.data} for data"
         )
+    samples = max((tensor.shape[0] for tensor in graph.inputs), default=1)
+    if samples < ways.data:
+        raise UserError(
+            f"dp={ways.data} needs as many samples in a micro-batch at least, but it has {samples}"
+        )
     axes = Axes(ways.axes)
     size = axes.devices
     stages = tuple(

@@ -187,6 +187,11 @@ def test_nothing_to_split(ways: Ways) -> None:
         divided(_problem("a100x2", model).graph, ways)
 
 
+def test_too_few_samples() -> None:
+    with pytest.raises(UserError, match="dp=8 needs as many samples"):
+        divided(_gpt("a100x8", batch=4).graph, Ways(8))
+
+
 def test_too_few_operators_for_the_stages() -> None:
     model = fl.Model(8)
     model.dense(model.input((4,)), 4)
