@@ -236,10 +236,13 @@ class SearchedPrograms(Result):
         The fastest that fits; if none does, the one that needs the least memory.
     found : tuple of SimulatedProgram
         All that were simulated, the best first.
+    undivided : str
+        Why the model cannot be trained in more micro-batches; empty if it can.
     """
 
     best: SimulatedProgram
     found: tuple[SimulatedProgram, ...]
+    undivided: str = ""
 
     def facts(self) -> dict[str, Any]:
         shown = [
@@ -253,7 +256,8 @@ class SearchedPrograms(Result):
             }
             for its in self.found
         ]
-        return self.best.facts() | {"simulated": len(self.found), "divisions": shown}
+        facts = self.best.facts() | {"simulated": len(self.found), "divisions": shown}
+        return facts | ({"undivided": self.undivided} if self.undivided else {})
 
     def blocks(self) -> Sequence[Block]:
         rows = [
@@ -270,6 +274,8 @@ class SearchedPrograms(Result):
         columns = ("division", "micro-batches", "iteration", "MFU", "memory", "fits")
         count = sum(its.fits for its in self.found)
         note = f"{len(self.found):,} divisions were simulated, {count:,} of them fit"
+        if self.undivided:
+            note += f"; more micro-batches were not tried: {self.undivided}"
         return [*self.best.blocks(), Table(columns, rows, note=note)]
 
 
@@ -315,9 +321,14 @@ def search_programs(
     rounds = [given] if given > 1 else _powers(most_micro_batches, network.batch_size)
     prices: Prices = {}
     found: list[SimulatedProgram] = []
+    undivided = ""
     with ProgressBar("simulating") as bar:
         for done, count in enumerate(rounds):
-            its = setting if count == given else _in_micro_batches(setting, machine, count)
+            try:
+                its = setting if count == given else _in_micro_batches(setting, machine, count)
+            except UserError as refusal:
+                undivided = str(refusal)  # batch normalization needs the whole batch, say
+                break
             for ways in _candidates(devices, node, network.batch_size // count, count):
                 try:
                     found.append(_simulated(its, ways, system, runner, prices))
@@ -327,7 +338,7 @@ def search_programs(
     if not found:
         raise UserError("no division of training fits this model, batch and machine")
     found.sort(key=_rank)
-    return SearchedPrograms(found[0], tuple(found))
+    return SearchedPrograms(found[0], tuple(found), undivided)
 
 
 def _rank(its: SimulatedProgram) -> tuple[bool, int]:

@@ -72,6 +72,18 @@ def test_where_nothing_fits_the_least_memory_comes_first() -> None:
     assert needed == sorted(needed)
 
 
+def test_a_model_that_needs_its_whole_batch_is_divided_without_micro_batches() -> None:
+    model = fl.Model(batch_size=32)
+    its = model.input((3, 16, 16))
+    its = model.conv2d(its, 8, 3, 1, 1, activation=None, name="conv")
+    its = model.batch_norm(its, name="norm")
+    model.dense(model.flatten(its), 10, activation=None)
+    found = fl.search_programs(model, "p100x4")
+    assert {p.setting.problem.graph.micro_batches for p in found.found} == {1}
+    assert "more micro-batches were not tried" in str(found)
+    assert "norm.moments" in found.facts()["undivided"]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
