@@ -194,7 +194,8 @@ def divided(graph: Graph, ways: Ways) -> Program:
     Raises
     ------
     UserError
-        If the devices do not go together, or there are too few layers for so many stages.
+        If the devices do not go together, there are too few layers for so many stages, or there is
+        nothing to split or to compute again.
     """
     if ways.data % (ways.expert * ways.replicas):
         raise UserError(
@@ -228,6 +229,14 @@ def divided(graph: Graph, ways: Ways) -> Program:
             "smaller pp"
         )
     again = _again(operators, ways.again, blocks)
+    if ways.again != "none" and not again:
+        computed = (
+            "attention, which this model does not have"
+            if ways.again == "attention"
+            else "blocks of layers, named block0, block1, ... or layer0, layer1, ..., of which "
+            "this model has none"
+        )
+        raise UserError(f"again={ways.again} computes again {computed}")
     replicated = (REPLICA,) if ways.replicas > 1 else ()
     return Program(graph, stages, runs, divisions, again, ways.shards, replicated)
 

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flexlegion.analysis.setting import Setting, network_of
 from flexlegion.base.errors import UserError
-from flexlegion.spmd.ways import Ways
+from flexlegion.spmd.ways import Ways, divided
+from flexlegion.zoo import build
 
 
 def test_what_is_left_is_data() -> None:
@@ -51,3 +53,18 @@ def test_words_are_read_back(ways: Ways) -> None:
 def test_refused(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         Ways.parse(text, 8)
+
+
+@pytest.mark.parametrize(
+    ("again", "message"),
+    [
+        ("full", "computes again blocks of layers, named block0"),
+        ("blocks", "computes again blocks of layers, named block0"),
+        ("half", "computes again blocks of layers, named block0"),
+        ("attention", "computes again attention, which this model does not have"),
+    ],
+)
+def test_nothing_to_compute_again(again: str, message: str) -> None:
+    graph = Setting.of(network_of(build("mlp", 8)), "p100x4").problem.graph
+    with pytest.raises(UserError, match=message):
+        divided(graph, Ways.parse(f"again={again}", 4))
