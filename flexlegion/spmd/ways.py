@@ -207,6 +207,8 @@ def divided(graph: Graph, ways: Ways) -> Program:
         raise UserError(
             f"dp={ways.data} needs as many samples in a micro-batch at least, but it has {samples}"
         )
+    if ways.runs > 1 and ways.pipeline == 1:
+        raise UserError(f"vpp={ways.runs} is about the stages of a pipeline; add pp=2, say")
     axes = Axes(ways.axes)
     size = axes.devices
     stages = tuple(
@@ -223,10 +225,11 @@ def divided(graph: Graph, ways: Ways) -> Program:
     }
     _check_split(operators, ways, divisions)
     runs = runs_of(operators, [number % ways.pipeline for number in numbers])
-    if len({run.stage for run in runs}) < ways.pipeline:
+    if len(runs) < ways.pipeline * ways.runs:
+        each = f" with {ways.runs} runs of layers each" if ways.runs > 1 else ""
         raise UserError(
-            f"the model has too few operators for {ways.pipeline} stages of a pipeline; choose a "
-            "smaller pp"
+            f"the model has too few operators for {ways.pipeline} stages of a pipeline{each}; "
+            f"choose a smaller {'vpp' if each else 'pp'}"
         )
     again = _again(operators, ways.again, blocks)
     if ways.again != "none" and not again:

@@ -68,3 +68,16 @@ def test_nothing_to_compute_again(again: str, message: str) -> None:
     graph = Setting.of(network_of(build("mlp", 8)), "p100x4").problem.graph
     with pytest.raises(UserError, match=message):
         divided(graph, Ways.parse(f"again={again}", 4))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("vpp=2", "vpp=2 is about the stages of a pipeline"),
+        ("pp=4 vpp=90", "90 runs of operators on each of 4 stages are 360"),
+    ],
+)
+def test_runs_of_layers_that_there_cannot_be(words: str, message: str) -> None:
+    graph = Setting.of(network_of(build("mlp", 8)), "p100x4").problem.graph
+    with pytest.raises(UserError, match=message):
+        divided(graph, Ways.parse(words, 4))
