@@ -99,7 +99,7 @@ def _of_weights(of: StageSteps, stage: int, states: int) -> tuple[int, int, int,
         seen.add(weight)
         size = elements(weight.shape, of.layout(op, "weight", number), mesh.axes)
         value = size * system.gathered_bytes(weight)
-        _, along = of.reduced_bytes(op, number)
+        _, along = of.reduced(op, number)
         shards = mesh.size(program.shard_axes(along))
         values += value // (shards if program.shards > 2 else 1)
         if weight.requires_gradient:
@@ -143,10 +143,7 @@ def _kept(of: StageSteps, run: Run) -> tuple[int, int]:
 
 def _operands(of: StageSteps, op: Operator) -> Iterable[tuple[Tensor, Layout, bool]]:
     """Activations that an operator reads and writes; whether the backward pass reads them."""
-    numbers = {"input": 0, "weight": 0, "output": 0}
-    for role, tensor, access in of.operands[op]:
-        number = numbers[role]
-        numbers[role] += 1
+    for role, number, tensor, access in of.operands[op]:
         if role != "weight":
             yield tensor, of.layout(op, role, number), access.saved
 

@@ -31,7 +31,8 @@ class Buckets:
         for number, weight in enumerate(op.weights):
             # The gradients of all who use a weight are added up before: the first is the last here.
             if weight.requires_gradient and self.of.is_first_user(op, weight):
-                size, along = self.of.reduced_bytes(op, number)
+                size, along = self.of.reduced(op, number)
+                size *= self.of.system.gradient_bytes(weight)
                 if along:
                     self.sizes[along] = self.sizes.get(along, 0) + size
         self.last = end
@@ -77,17 +78,16 @@ class Gathers:
             return
         stage = stage_steps.program.stage_of(operators[0])
         sizes: dict[tuple[int, ...], int] = {}
-        seen: set[Tensor] = set()
+        first_used: dict[Operator, list[tuple[int, Tensor]]] = {}
+        for op, number, weight in stage_steps.trained_weights(operators):
+            first_used.setdefault(op, []).append((number, weight))
         for op in operators:
-            for number, weight in enumerate(op.weights):
-                if weight.requires_gradient and weight not in seen:
-                    seen.add(weight)
-                    gradient, along = stage_steps.reduced_bytes(op, number)
-                    size = gradient // stage_steps.system.gradient_bytes(weight)
-                    over = stage_steps.program.shard_axes(along)
-                    if over:
-                        size *= stage_steps.system.gathered_bytes(weight)
-                        sizes[over] = sizes.get(over, 0) + size
+            for number, weight in first_used.get(op, ()):
+                size, along = stage_steps.reduced(op, number)
+                over = stage_steps.program.shard_axes(along)
+                if over:
+                    size *= stage_steps.system.gathered_bytes(weight)
+                    sizes[over] = sizes.get(over, 0) + size
             self.bucket_of[op] = len(self.times)
             if sum(sizes.values()) >= stage_steps.system.gather_bytes:
                 self._close(stage_steps, stage, sizes)

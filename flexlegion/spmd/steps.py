@@ -10,14 +10,16 @@ the one before it is used.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from math import prod
 from typing import Literal
 
 from flexlegion.cost.model import CostModel, Shapes, wanted_gradients
 from flexlegion.graph.graph import Operator
-from flexlegion.graph.tensor import Tensor
+from flexlegion.graph.operator_type import Access
+from flexlegion.graph.tensor import Tensor, TensorRole
 from flexlegion.machine.parts import Device
 from flexlegion.machine.topology import Topology
 from flexlegion.ops.attention import MultiHeadAttention
@@ -145,11 +147,11 @@ class StageSteps:
         for op in program.operators:
             for tensor in op.inputs:
                 self.readers.setdefault(tensor, []).append(op)
-        self.operands = {op: op.operands for op in program.operators}
+        self.operands = {op: _numbered(op) for op in program.operators}
         self._described = {
             op: tuple(
                 (its.shape, its.element_bytes, its.gradient_bytes, its.requires_gradient)
-                for _, its, _ in operands
+                for _, _, its, _ in operands
             )
             for op, operands in self.operands.items()
         }
@@ -165,10 +167,7 @@ class StageSteps:
         """Of each operand, by its role and number, how it lies; of inputs the gradient as well."""
         division = self.program.divisions[op]
         found: dict[tuple[str, int], Layout] = {}
-        numbers = {"input": 0, "weight": 0, "output": 0}
-        for role, _, access in self.operands[op]:
-            number = numbers[role]
-            numbers[role] += 1
+        for role, number, _, access in self.operands[op]:
             found[role, number] = tuple(entries(division, access, role))
             if role != "output":
                 found[f"{role} gradient", number] = tuple(entries(division, access, role, True))
@@ -198,12 +197,10 @@ class StageSteps:
         if pass_ == "backward" and not (any(wanted_gradients(op)) or op.trained_weights):
             return 0
         axes = self.program.stage_of(op).axes
-        numbers = {"input": 0, "weight": 0, "output": 0}
-        shapes = []
-        for role, tensor, _ in self.operands[op]:
-            layout = self.layout(op, role, numbers[role])
-            numbers[role] += 1
-            shapes.append(part_of(tensor.shape, layout, axes))
+        shapes = [
+            part_of(tensor.shape, self.layout(op, role, number), axes)
+            for role, number, tensor, _ in self.operands[op]
+        ]
         device = self.device(self.program.stage_of(op))
         shares = 1
         if isinstance(op.kind, MultiHeadAttention) and op.kind.causal:
@@ -212,7 +209,7 @@ class StageSteps:
             shares = -(-length // part)
             shapes = [
                 (shape[0], tensor.shape[1], *shape[2:])
-                for shape, (_, tensor, _) in zip(shapes, self.operands[op], strict=True)
+                for shape, (_, _, tensor, _) in zip(shapes, self.operands[op], strict=True)
             ]
         time_ns = self._price(op, pass_, tuple(shapes), device) // shares
         return max(time_ns, self.system.issue_ns)
@@ -383,13 +380,30 @@ class StageSteps:
         stage = self.program.runs[self.program.run_of[op]].stage
         return self._first_users[stage, weight] is op
 
-    def reduced_bytes(self, op: Operator, number: int) -> tuple[int, tuple[int, ...]]:
-        """Of a weight's gradient: bytes on a device, and the axes along which it is summed."""
+    def trained_weights(
+        self, operators: Iterable[Operator]
+    ) -> Iterator[tuple[Operator, int, Tensor]]:
+        """Each weight that training updates, once: who uses it first, its number there, itself."""
+        seen: set[Tensor] = set()
+        for op in operators:
+            for number, weight in enumerate(op.weights):
+                if weight.requires_gradient and weight not in seen:
+                    seen.add(weight)
+                    yield op, number, weight
+
+    def reduced(self, op: Operator, number: int) -> tuple[int, tuple[int, ...]]:
+        """Of a weight's gradient: elements on a device, and the axes along which it is summed."""
         weight = op.weights[number]
         layout = self.layout(op, "weight gradient", number)
         along = tuple(axis for axis, entry in enumerate(layout) if entry == "P")
         axes = self.program.stage_of(op).axes
-        return elements(weight.shape, layout, axes) * self.system.gradient_bytes(weight), along
+        return elements(weight.shape, layout, axes), along
+
+
+def _numbered(op: Operator) -> list[tuple[TensorRole, int, Tensor, Access]]:
+    """The operands, each with its number among those of its role."""
+    numbers = {"input": count(), "weight": count(), "output": count()}
+    return [(role, next(numbers[role]), tensor, access) for role, tensor, access in op.operands]
 
 
 def is_statistic(tensor: Tensor) -> bool:

@@ -239,26 +239,18 @@ class _StageEnds:
         linear, _ = of.costs.linear("update", of.device(mesh))
         read = 0
         gathered: dict[tuple[int, ...], int] = {}
-        seen: set[Tensor] = set()
-        for run in program.runs:
-            if run.stage != stage:
-                continue
-            for op in run.operators:
-                for number, weight in enumerate(op.weights):
-                    if not weight.requires_gradient or weight in seen:
-                        continue
-                    seen.add(weight)
-                    gradient, along = of.reduced_bytes(op, number)
-                    size = gradient // of.system.gradient_bytes(weight)
-                    over = program.shard_axes(along) if program.shards else ()
-                    if over:
-                        if program.shards < 3:
-                            its = size * of.system.gathered_bytes(weight)
-                            gathered[over] = gathered.get(over, 0) + its
-                        size //= mesh.size(over)
-                    touched = self._touched(op, number, size)
-                    clipped = 4 * touched * (2 if training.clips else 0)
-                    read += touched * (4 + 2 * (4 + training.states * STATE_BYTES)) + clipped
+        mine = (op for run in program.runs if run.stage == stage for op in run.operators)
+        for op, number, weight in of.trained_weights(mine):
+            size, along = of.reduced(op, number)
+            over = program.shard_axes(along) if program.shards else ()
+            if over:
+                if program.shards < 3:
+                    its = size * of.system.gathered_bytes(weight)
+                    gathered[over] = gathered.get(over, 0) + its
+                size //= mesh.size(over)
+            touched = self._touched(op, number, size)
+            clipped = 4 * touched * (2 if training.clips else 0)
+            read += touched * (4 + 2 * (4 + training.states * STATE_BYTES)) + clipped
         time_ns = linear.time_ns(read) + self.shared_ns.get(stage, 0)
         sent = 0
         for along, size in gathered.items():
@@ -286,7 +278,8 @@ class _StageEnds:
                 for number, weight in enumerate(op.weights):
                     if weight.requires_gradient:
                         users.setdefault(weight, set()).add(run.stage)
-                        sizes[weight] = self.of.reduced_bytes(op, number)[0]
+                        size, _ = self.of.reduced(op, number)
+                        sizes[weight] = size * self.of.system.gradient_bytes(weight)
         found: dict[int, int] = {}
         for weight, stages in users.items():
             if len(stages) > 1:

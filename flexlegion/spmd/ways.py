@@ -10,6 +10,7 @@ along the axis repeat it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -263,11 +264,7 @@ def block_numbers(operators: Sequence[Operator]) -> list[int]:
 
     What stands before the first block has its number, what stands behind the last one has its.
     """
-    found: list[int | None] = []
-    for op in operators:
-        head = op.name.partition(".")[0].rstrip("0123456789")
-        digits = op.name.partition(".")[0][len(head) :]
-        found.append(int(digits) if digits and head in ("block", "layer") else None)
+    found = [_block_of(op) for op in operators]
     known = sorted({n for n in found if n is not None}) or [0]
     rank = {n: i for i, n in enumerate(known)}
     last, numbers = 0, []
@@ -275,6 +272,12 @@ def block_numbers(operators: Sequence[Operator]) -> list[int]:
         last = last if n is None else rank[n]
         numbers.append(last)
     return numbers
+
+
+def _block_of(op: Operator) -> int | None:
+    """The N of what is named ``blockN.…`` or ``layerN.…``; None: it is in no block."""
+    named = re.match(r"(?:block|layer)(\d+)(?:\.|$)", op.name, re.ASCII)
+    return None if named is None else int(named[1])
 
 
 def _runs(
@@ -337,11 +340,10 @@ def _again(
     if again == "attention":
         chosen = {op for op in operators if op.kind.type == "multi_head_attention"}
         return frozenset(chosen)
-    ends = {block: at for at, block in enumerate(blocks)}  # of each block its last operator
     products = 0
     for at, (op, block) in enumerate(zip(operators, blocks, strict=True)):
-        named = op.name.startswith(("block", "layer"))
-        if not named or at == ends[block] or _ends_block(operators, blocks, at):
+        last = at + 1 == len(operators) or _block_of(operators[at + 1]) != _block_of(op)
+        if _block_of(op) is None or last:
             continue
         if again == "blocks" and block % 2:
             continue
@@ -351,11 +353,3 @@ def _again(
                 continue
         chosen.add(op)
     return frozenset(chosen)
-
-
-def _ends_block(operators: Sequence[Operator], blocks: Sequence[int], at: int) -> bool:
-    """Whether the next operator is of another block, or of none."""
-    if at + 1 == len(blocks):
-        return True
-    following = operators[at + 1]
-    return blocks[at + 1] != blocks[at] or not following.name.startswith(("block", "layer"))

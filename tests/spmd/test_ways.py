@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from flexlegion.analysis.setting import Setting, network_of
 from flexlegion.base.errors import UserError
+from flexlegion.model.model import Model
 from flexlegion.spmd.ways import Ways, divided
 from flexlegion.zoo import build
 
@@ -81,3 +82,14 @@ def test_runs_of_layers_that_there_cannot_be(words: str, message: str) -> None:
     graph = Setting.of(network_of(build("mlp", 8)), "p100x4").problem.graph
     with pytest.raises(UserError, match=message):
         divided(graph, Ways.parse(words, 4))
+
+
+def test_what_is_only_named_like_a_block_is_none() -> None:
+    model = Model(batch_size=8)
+    its = model.input((16, 32))
+    for number in range(3):
+        its = model.layer_norm(its, name=f"layer_norm_{number}")
+        its = model.dense(its, 32, name=f"blocked{number}")
+    graph = Setting.of(network_of(model, loss="mean_squared_error"), "p100x4").problem.graph
+    with pytest.raises(UserError, match="this model has none"):
+        divided(graph, Ways.parse("again=full", 4))

@@ -45,7 +45,7 @@ def ways_of(row: Row) -> Ways:
     if "auto" in row["system"] and row["model"]["family"] == "cnn":
         raise CannotBeSaidError('how "auto" divided it was not published')
     again = again_of(row)
-    if again == "attention" and row["flash_attention"]:
+    if again == "attention" and attends_at_once(row):
         again = "blocks"  # there are no scores to compute again: IBM's takes some of the blocks
     split = its.get("fc") is not None and "split" in its["fc"]
     return Ways(
@@ -79,9 +79,13 @@ def again_of(row: Row) -> Again:
     return _AGAIN[max(known, key=len)]
 
 
+def attends_at_once(row: Row) -> bool:
+    """Whether attention is one kernel; rows of models without attention do not say."""
+    return row["flash_attention"] is not False
+
+
 def costs_of(row: Row, storage: str) -> AnalyticCosts:
     """What tasks take: by precision, and by whether attention is one kernel."""
-    fused = row["flash_attention"] or row["flash_attention"] is None
     precision = "tf32" if row["precision"] == "tf32" else "fp32"
     dense = "float8" if "fp8" in row["precision"] else ""
     if "logits fp32" in row["precision"]:
@@ -93,7 +97,9 @@ def costs_of(row: Row, storage: str) -> AnalyticCosts:
     return AnalyticCosts(
         PEAKS[precision],
         Kernels(
-            attention="fused" if fused else "unfused" if joined == "fused" else "by steps",
+            attention=(
+                "fused" if attends_at_once(row) else "unfused" if joined == "fused" else "by steps"
+            ),
             bias=joined,
             dropout=joined,
             channels="first" if first else "last",
@@ -114,7 +120,7 @@ def system_of(row: Row) -> System:
         issue_ns=0 if any(word in name for word in _COMPILED) else 8_000,
         step_ns=300_000,  # the batch is handed over, the optimizer is called, a loss is asked for
         schedule="gpipe" if row["schedule"] == "gpipe" else "1f1b",
-        attention="fused" if row["flash_attention"] else "unfused",
+        attention="fused" if attends_at_once(row) else "unfused",
         local_statistics=True,
         scatters=name.startswith(("Megatron", "NeMo")),
     )
