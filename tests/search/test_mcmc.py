@@ -70,7 +70,7 @@ def test_the_descent_of_a_search_ends(
 def test_chains_share_a_descent(case: Case) -> None:
     problem = problem_for(case)
     starts = {"model": strategy_of(problem, "model")}
-    result = search(problem, starts, Budget(seconds=2.0), chains=3)
+    result = search(problem, starts, Budget(None, 300), chains=3)
     assert result.local_optimum
     check_local_optimum(problem, result.strategy)
 
@@ -164,7 +164,7 @@ def test_an_interrupt_ends_a_search_with_what_it_has() -> None:
     result = run(problem, 10**6, progress=progress)
     assert result.interrupted
     assert len(reports) == 2
-    assert result.proposals < 10**4
+    assert result.proposals < 10**6
     assert full(problem, result.strategy).iteration_time_ns == result.iteration_time_ns
     assert result.iteration_time_ns <= reports[-1][1]
 
