@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -12,15 +11,14 @@ import numpy.typing as npt
 
 from flexlegion.base.arguments import typed_methods
 from flexlegion.base.errors import UserError
-from flexlegion.base.quoting import printable
 from flexlegion.graph.initializers import initial_weights
 from flexlegion.graph.tensor import Tensor
 from flexlegion.known_strategies import AnyStrategy, resolve
 from flexlegion.layers.arrangement import forms_of
-from flexlegion.layers.arrays import array_of, check_integers, check_numbers
 from flexlegion.layers.layers import Layers
 from flexlegion.machine.running import RunningMachine, running_machine
 from flexlegion.model import summary as _summary
+from flexlegion.model.weights import Weights
 from flexlegion.objective.losses import Losses, loss_or_default
 from flexlegion.objective.metrics import Metrics, goal_of
 from flexlegion.objective.optimizers import DEFAULT_OPTIMIZER, Optimizer
@@ -33,11 +31,10 @@ from flexlegion.profiling.storage import check_stored
 from flexlegion.report.measured import MeasuredTimeline, recorded
 from flexlegion.strategy.granularity import Granularity
 from flexlegion.strategy.strategy import ResolvedStrategy
-from flexlegion.training.agreement import check_same, together
 from flexlegion.training.binding import Binding, is_loader
 from flexlegion.training.callbacks import Callback
+from flexlegion.training.carried import Carried
 from flexlegion.training.checkpoints.callback import Checkpoints, saved
-from flexlegion.training.checkpoints.weights import fitted, read_weights, save_weights
 from flexlegion.training.compiled import Compiled, warn_of_idle
 from flexlegion.training.feeds import Feed
 from flexlegion.training.fit import History, Training
@@ -55,7 +52,7 @@ Array = npt.NDArray[Any]
 
 
 @typed_methods
-class Model(Layers):
+class Model(Layers, Weights):
     """A neural network and its training.
 
     Parameters
@@ -154,6 +151,16 @@ class Model(Layers):
         UserError
             If something does not fit.
         """
+        arguments = {
+            "optimizer": optimizer,
+            "loss": loss,
+            "metrics": metrics,
+            "strategy": strategy,
+            "output": output,
+            "schedule": schedule,
+            "granularity": granularity,
+            **refinements,
+        }
         outputs = self._outputs_of(output)
         factor_at(schedule, 0)
         asked = TrainingSpec.of(optimizer=optimizer, loss=loss, **refinements)
@@ -172,6 +179,7 @@ class Model(Layers):
         its = forms_of(self.origin, graph, its_outputs)
         binding = Binding(program, self.batch_size, self.seed, its)
         self._compiled = Compiled(
+            arguments,
             graph,
             training,
             list(its_outputs),
@@ -196,6 +204,7 @@ class Model(Layers):
         callbacks: Sequence[Callback] = (),
         allow_nan: bool = False,
         checkpoint: Checkpoints | None = None,
+        accumulate: int | None = None,
     ) -> History:
         """Train.
 
@@ -230,6 +239,10 @@ class Model(Layers):
             Whether to go on after a loss that is not finite.
         checkpoint
             Where and how often to save all that training needs to be resumed.
+        accumulate
+            In how many parts each batch goes through the network, from now on: another number of
+            micro-batches than `compile` was told. Gradients add up over a batch, which is as large
+            as before; so training computes the same, in less memory.
 
         Returns
         -------
@@ -246,9 +259,11 @@ class Model(Layers):
             If something does not fit; or if the last checkpoint could not be written, on a full
             disk: then the model is trained all the same.
         """
-        state = self._ready()
         if epochs < 0:
             raise UserError(f"the number of epochs has to be at least 0, but is {epochs}")
+        if accumulate is not None:
+            self._accumulate(accumulate)
+        state = self._ready()
         with state.while_training(), deferred() as request, state.binding.feeds() as feed_of:
             feed = feed_of(x, y)
             validation = None
@@ -289,7 +304,7 @@ class Model(Layers):
     def predict(self, x: Any) -> Any:
         """The model's output for samples (n, ...), float32 (n, ...); of several a list of them."""
         state = self._ready()
-        parts: list[list[npt.NDArray[Any]]] = []
+        parts: list[list[Array]] = []
         with state.binding.feeds() as feed_of, state.program.series():
             feed = feed_of(x, labelled=False)
             for batch in feed.batches(np.arange(feed.samples), 0):
@@ -336,77 +351,6 @@ class Model(Layers):
             state.program.record(True)
             train(iterations)
             return recorded(state.program, state.machine, iterations)
-
-    def get_weights(self) -> dict[str, Array]:
-        """All weights by name, e.g. ``conv2d.kernel`` (out, kh, kw, in)."""
-        state = self._ready()
-        return {tensor.name: state.program.read(tensor) for tensor in state.graph.weights}
-
-    def set_weights(self, weights: dict[str, Any]) -> None:
-        """Set weights by name; those not named stay."""
-        state = self._ready()
-        tensors = {tensor.name: tensor for tensor in state.graph.weights}
-        for name, value in weights.items():
-            if name not in tensors:
-                raise UserError(f"no weight '{name}'; the model has {', '.join(tensors)}")
-            array = array_of(name, value)
-            check_numbers(name, array)
-            if tensors[name].dtype == "int32":
-                check_integers(name, array)
-            if array.shape != tensors[name].shape:
-                raise UserError(
-                    f"weight '{name}' has shape {list(tensors[name].shape)}, "
-                    f"but the value's shape is {list(array.shape)}"
-                )
-        arrays = {name: array_of(name, weights[name]) for name in tensors if name in weights}
-        if arrays:
-            check_same("the weights", arrays.values())
-        self._write(arrays)
-
-    def save_weights(self, path: str | Path) -> None:
-        """Write all weights to a file, in the format of its ending: ``.safetensors`` or ``.npz``.
-
-        The first rank writes; when this returns on any, the file is there.
-
-        Raises
-        ------
-        UserError
-            If the file cannot be written.
-        """
-        weights = self.get_weights()
-
-        def write() -> None:
-            if self.machine.rank == 0:
-                save_weights(path, weights)
-
-        together(write)
-
-    def load_weights(self, path: str | Path) -> None:
-        """Set all weights to those of a file.
-
-        Parameters
-        ----------
-        path
-            What `save_weights` wrote, or a checkpoint's folder; of an imported model also a
-            ``.safetensors`` file of the module's parameters, as Hugging Face has them, or the index
-            or the folder of several.
-
-        Raises
-        ------
-        UserError
-            If the file cannot be read, or its weights are those of another model.
-        """
-        weights = self._ready().graph.weights
-        shapes = {tensor.name: tensor.shape for tensor in weights}
-        needed = {tensor.name for tensor in weights if not tensor.constant}
-        source = printable(str(path))
-        read: dict[str, Array] = {}
-
-        def read_them() -> None:
-            read.update(fitted(read_weights(path), shapes, needed, self.origin, source))
-
-        together(read_them)
-        self.set_weights(read)
 
     def bind(self, x: Any, y: Any = None) -> tuple[list[int], int]:
         """Check data and make it available to the running program, for loops of your own.
@@ -535,11 +479,21 @@ class Model(Layers):
 
     # Inside
 
-    def _write(self, weights: Mapping[str, Array]) -> None:
+    def _accumulate(self, micro_batches: int) -> None:
+        """Go on in a program of so many micro-batches; where there is none, as before."""
         state = self._ready()
-        for tensor in state.graph.weights:
-            if tensor.name in weights:
-                state.program.write(tensor, weights[tensor.name])
+        if micro_batches == state.training.micro_batches:
+            return
+        state.check_at_rest()
+        carried = Carried.of(state)
+        try:
+            self.compile(**{**state.arguments, "micro_batches": micro_batches})
+        except UserError:
+            if self._compiled is None:
+                self.compile(**state.arguments)
+                carried.into(self._ready())
+            raise
+        carried.into(self._ready())
 
     def _evaluate(self, feed: Feed) -> dict[str, float]:
         state = self._ready()

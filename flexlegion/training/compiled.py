@@ -25,8 +25,9 @@ from flexlegion.training.program import Program
 
 @dataclass
 class Compiled:
-    """What `compile` made, and how far training is."""
+    """What `compile` made, of which arguments, and how far training is."""
 
+    arguments: Mapping[str, Any]
     graph: Graph
     training: TrainingSpec
     outputs: list[Tensor]
