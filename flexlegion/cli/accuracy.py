@@ -12,7 +12,6 @@ import numpy as np
 
 from flexlegion.base.errors import UserError
 from flexlegion.base.quoting import note
-from flexlegion.cli.accuracy_report import asked, run_all
 from flexlegion.cli.command import (
     Commands,
     add_command,
@@ -22,7 +21,6 @@ from flexlegion.cli.command import (
 )
 from flexlegion.cli.launch import add_launch_options, go_under_legate
 from flexlegion.cli.network import add_json_option, add_network_options, network_of
-from flexlegion.cli.outputs import output
 from flexlegion.cli.training import check_model
 from flexlegion.console.progress import ProgressBar
 from flexlegion.console.text import count, wrapped
@@ -67,6 +65,7 @@ LIMITS = Limits()
 SEARCH = Budget(seconds=None, proposals=500)
 SEARCH_OPTIONS = SearchOptions(descent=False)
 CHAINS = 1
+COMPARISON = ("strategies", "rounds", "trial_budget", "seed", "profile_db")
 
 
 def add(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -79,8 +78,15 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
         "accuracy --model lenet --cpus 2",
         _run,
     )
-    add_network_options(parser, optional="; with --all, one more network to compare")
+    add_network_options(parser)
     add_launch_options(parser)
+    add_comparison_options(parser)
+    add_report_option(parser)
+    add_json_option(parser)
+
+
+def add_comparison_options(parser: argparse.ArgumentParser) -> None:
+    """Those of `COMPARISON`: ``--strategies``, ``--rounds`` and so on."""
     parser.add_argument(
         "--strategies",
         type=int,
@@ -105,42 +111,18 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
         metavar="FILE",
         help="where rates of links and the runtime's costs are kept; default: the user's own",
     )
-    add_report_option(parser)
-    add_json_option(parser)
-    group = parser.add_argument_group("many networks at once")
-    group.add_argument(
-        "--all",
-        action="store_true",
-        help="compare LeNet, the six networks of FlexFlow's paper and the transformer, and two on "
-        "two ranks, within an hour",
-    )
-    group.add_argument(
-        "--out",
-        metavar="FILE",
-        type=output("report"),
-        help="the report of --all (.json); started again, it goes on",
-    )
-    group.add_argument(
-        "--compare",
-        metavar="FILE",
-        action="append",
-        default=[],
-        help="show an earlier report, too; can be given more than once",
-    )
 
 
-def _run(args: argparse.Namespace) -> None:
+def check_comparison_options(args: argparse.Namespace) -> None:
+    """Raise `UserError` if one of them has no such value."""
     for option, least in (("strategies", 2), ("rounds", 1), ("seed", 0)):
         if getattr(args, option) < least:
             raise UserError(f"--{option} has to be at least {least}")
     seconds_of(args.trial_budget, "--trial-budget")
-    if args.all:
-        run_all(args)
-        return
-    if args.out is not None or args.compare:
-        raise UserError("--out and --compare are of --all, the report of many networks")
-    if args.model is None:
-        raise UserError("name a network by --model, or compare many by --all")
+
+
+def _run(args: argparse.Namespace) -> None:
+    check_comparison_options(args)
     check_model(args)
     go_under_legate(args)
     network = network_of(args)
@@ -187,7 +169,7 @@ def _measured(
         "micro_batches": network.training.micro_batches,
     }
     facts = network.about() | {
-        "options": asked(args) | trained,
+        "options": {name: getattr(args, name) for name in COMPARISON} | trained,
         "machine": str(machine.devices),
         "tasks_measured": passes.measured,
         "passes": passes.count,

@@ -19,15 +19,10 @@ if TYPE_CHECKING:
     from flexlegion.networks.network import Network
 
 
-def add_network_options(
-    parser: argparse.ArgumentParser, *, from_file: bool = False, optional: str = ""
-) -> None:
-    """``--model``, ``--size``, ``--batch-size``, ``--optimizer``, ``--loss`` and more.
-
-    `optional` says when no model needs to be named.
-    """
-    default = "; default: what the strategy file was found for" if from_file else optional
-    parser.add_argument("--model", required=not default, help=f"{HELP}{default}")
+def add_network_options(parser: argparse.ArgumentParser, *, from_file: bool = False) -> None:
+    """``--model``, ``--size``, ``--batch-size``, ``--optimizer``, ``--loss`` and more."""
+    default = "; default: what the strategy file was found for" if from_file else ""
+    parser.add_argument("--model", required=not from_file, help=f"{HELP}{default}")
     add_size_option(parser)
     add_verify_option(parser)
     parser.add_argument(

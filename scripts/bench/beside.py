@@ -22,18 +22,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from accuracy import CASES
 from common.sides import ROOT, Side, environment, legate, ratios
 from networks import NETWORKS, workload
 
 from flexlegion.console.text import table
 
-# How `flexlegion accuracy` is asked for each.
-ACCURACY = {
-    "lenet": ("--batch-size", "256"),
-    "alexnet": ("--batch-size", "32"),
-    "transformer": ("--batch-size", "4", "--size", "steps=128", "--size", "layers=4"),
-    "nmt": ("--batch-size", "16", "--size", "steps=20", "--size", "steps_per_op=20"),
-}
+ACCURACY = ("lenet", "alexnet", "transformer", "nmt")
+OPTIONS = {case.name: case.options for case in CASES}  # how `flexlegion accuracy` is asked for each
 
 
 def samples(args: argparse.Namespace) -> dict[str, Any]:
@@ -74,8 +70,8 @@ def accuracy_of(name: str, root: Path, seed: int, args: argparse.Namespace) -> d
     """What the command of one checkout finds; profiles stay in a file of its own."""
     with tempfile.TemporaryDirectory() as folder:
         profiles = str(Path(folder) / "profiles.db")
-        command = [str(root / ".venv" / "bin" / "flexlegion"), "accuracy", "--model", name]
-        command += [*ACCURACY[name], "--cpus", str(args.cpus), "--seed", str(seed), "--json"]
+        command = [str(root / ".venv" / "bin" / "flexlegion"), "accuracy", *OPTIONS[name]]
+        command += ["--cpus", str(args.cpus), "--seed", str(seed), "--json"]
         command += ["--strategies", str(args.strategies), "--rounds", str(args.trials)]
         done = subprocess.run(
             [*command, "--profile-db", profiles],

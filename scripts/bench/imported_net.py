@@ -1,6 +1,6 @@
 """An imported PyTorch network of a size that two cores train in a moment: a small ResNet.
 
-flexlegion accuracy --all --out report.json --model scripts/bench/imported_net.py:model
+python scripts/bench/accuracy.py --out report.json --model scripts/bench/imported_net.py:model
 """
 
 import torch

@@ -30,6 +30,7 @@ from typing import Any
 from common.published_machines import CannotBeSaidError, machine_of
 from common.published_networks import Row, is_lazy, network_of, storage_of
 from common.published_systems import costs_of, system_of, ways_of
+from common.rows import write_rows
 from rich.console import Console
 from rich.table import Table
 
@@ -234,19 +235,6 @@ def picture(results: Sequence[Result], file: Path) -> None:
     figure.savefig(file)
 
 
-def write(file: Path, document: dict[str, Any]) -> None:
-    """As JSON, each summary and each row on a line of its own."""
-
-    def lines(its: list[Any]) -> str:
-        return "[\n" + ",\n".join(json.dumps(value) for value in its) + "\n]"
-
-    parts = [
-        f"{json.dumps(key)}: {lines(its) if isinstance(its, list) else json.dumps(its)}"
-        for key, its in document.items()
-    ]
-    file.write_text("{" + ",\n".join(parts) + "}\n")
-
-
 def markdown(document: dict[str, Any]) -> str:
     """The table of docs/results.md, from what was written."""
     rows = [
@@ -284,7 +272,7 @@ def main() -> None:
     if args.json:
         said = [row for row in results if row["ratio"] is not None]
         facts = [{"by": by, "group": group, **its} for by, group, its in found]
-        write(args.json, {"summaries": facts, "order_kept": order_kept(said), "rows": results})
+        write_rows(args.json, {"summaries": facts, "order_kept": order_kept(said), "rows": results})
     if args.picture:
         picture(results, args.picture)
 

@@ -278,9 +278,6 @@ TRAINING: dict[str, dict[str, Shown | Elsewhere | None]] = {
         "cpus": Shown("accuracy", {"machine": "cpu:0, cpu:1"}),
         "report": Shown("accuracy", shows=written("accuracy.html")),
         "json": Shown("accuracy", {"model": "mlp"}),
-        "all": Elsewhere("tests/runtime/test_accuracy_report.py"),
-        "out": Elsewhere("tests/runtime/test_accuracy_report.py"),
-        "compare": Elsewhere("tests/runtime/test_accuracy_report.py"),
     },
     "machine measure": _LAUNCH
     | {
