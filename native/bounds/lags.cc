@@ -15,7 +15,8 @@
 namespace flexlegion {
 
 // Of each configuration: the times of its tasks, what it puts on each device, and how long its
-// tasks wait for loads.
+// tasks wait for loads. A task that reads an input waits for at least one load task, so for as long
+// as the shortest one takes; which one is not asked.
 void Bounds::fill(Node& node) {
   const Graph& graph = problem_.graph;
   const MachineModel& machine = problem_.machine;
@@ -126,7 +127,9 @@ void Bounds::find_edges() {
   }
 }
 
-// From forward tasks of `writer` to those that read what sum tasks combine of an output.
+// From forward tasks of `writer` to those that read what sum tasks combine of an output: over each
+// sum task whose shard the reader needs, what the writer sends it, the sum, and the shard's way on.
+// What other tasks send to the same sum is in their own lags.
 void Bounds::add_sums(OpId writer, int output, const PricedConfig& theirs, const Partition& read,
                       const PricedConfig& mine, Matrix& forward) {
   const Partition& written = geometry_.partition(writer, output, theirs.split);
@@ -158,7 +161,10 @@ void Bounds::add_sums(OpId writer, int output, const PricedConfig& theirs, const
 
 // For each pair of configurations, two matrices of lags: how much later a reader's task can start
 // than a writer's task has ended, and backward the other way round. Several tensors between two
-// operators give the largest of their lags, since a task waits for all of them.
+// operators give the largest of their lags, since a task waits for all of them. Tasks that have
+// nothing in common keep kNone.
+//
+// Costs: for each pair of configurations, the exchanges between their tasks, which an index finds.
 void Bounds::fill(Edge& edge) {
   const Node &writer = nodes_[edge.from], &reader = nodes_[edge.to];
   const Graph& graph = problem_.graph;
@@ -171,7 +177,7 @@ void Bounds::fill(Edge& edge) {
       backward.at = forward.at;
       for (std::size_t o = 0; o < edge.operands.size(); ++o) {
         const auto [output, input] = edge.operands[o];
-        // What is read twice is summed up once.
+        // If the reader has a tensor as two operands, its gradients are summed up once.
         const bool again_read = std::any_of(
             edge.operands.begin(), edge.operands.begin() + static_cast<std::ptrdiff_t>(o),
             [output = output](const auto& other) { return other.first == output; });

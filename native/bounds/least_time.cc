@@ -32,14 +32,19 @@ struct Choice {
   double shortest, work;  // ns
 };
 
-// A launch that computes.
+// A launch that computes. Launches of a class have the choices in common, which stay where they
+// are: Chains::kinds_ has its size before the first is found.
 struct Node {
   const std::vector<Choice>* choices;
   std::vector<int> waits;  // for these nodes, which come before it
 };
 
 // If a launch computes one position of a dimension of its space after the other, what does it read
-// of an operand?
+// of an operand? Both answers hold for any split, as each task computes a range of positions:
+//
+// - If it reads something at each position, every task waits for some task that writes the operand.
+// - If nothing is left out, every task that wrote a part of it has a reader, and so waits for some
+//   reader's gradient in the backward pass.
 struct Reads {
   bool always = true;      // something at each position
   bool everything = true;  // nothing is left out between them
@@ -126,7 +131,16 @@ class Chains {
     for (OpId op : problem.graph.operators.ids()) updates_ += least_update(problem, op);
   }
 
-  // The bound that a weight of the work gives.
+  // The bound that a weight w of the work gives. It is below each strategy's
+  // (1 - w) * chain + w * work / devices:
+  //
+  // - A launch adds its work wherever it is, which is `least` at least: `base` has that of all.
+  // - A launch on the chain adds its shortest task as well. Together, that is `mean` at least, and
+  //   so mean - least beyond what `base` has.
+  // - The chain is as long as each path along `waits`, so as the longest. Nodes come after those
+  //   that they wait for, so one walk finds it.
+  //
+  // Rounds repeat the work. The chain is that of one of them.
   double bound(double weight) const {
     const double rounds = problem_.graph.micro_batches, devices = problem_.machine.devices();
     double base = weight * updates_ / devices, longest = 0;
@@ -176,7 +190,9 @@ class Chains {
     return kind;
   }
 
-  // Forward in the graph's order, then backward against it.
+  // Forward launches in the graph's order, then backward launches against it: each node comes after
+  // those that it waits for. A backward launch waits for its forward launch, and for the backward
+  // launches of those who read an output, if they contribute to its gradient.
   void find_nodes() {
     const Graph& graph = problem_.graph;
     kinds_.resize(graph.operators.size());

@@ -2,7 +2,11 @@
 //
 // Each is one launch for two inputs, which reads both and writes the result; further inputs of a
 // sum take one each. Sums are linear, so a task may lack some inputs (ops/kernel.h): then the
-// output starts as zeros.
+// output starts as zeros, and the inputs that are there are added to it.
+//
+// Both do one operation for several numbers that are moved, so memory bounds them. What counts is
+// how often a tile is read or written, and that a thread moves several elements at a time where
+// tiles allow it (for_each_element). A body is written for any number of them, e.kWidth.
 #include <algorithm>
 
 #include "gpu/view.h"
@@ -44,7 +48,7 @@ class Add : public Kernel {
   }
 };
 
-// to = or += a * b
+// to = or += a * b: the product, and each of its gradients, dy times the other factor.
 void product(const TensorView& a, const TensorView& b, const TensorView& to, bool adds) {
   for_each_element<3>({&a, &b, &to}, [=] FL_BODY(auto e) {
     auto result = e[0];
@@ -63,7 +67,7 @@ class Multiply : public Kernel {
     product(task.inputs[0], task.inputs[1], task.outputs[0], false);
   }
 
-  // Both gradients at once, so that dy is read once.
+  // da = dy b and db = dy a. If both are wanted, one launch finds them, and so reads dy once.
   void backward(KernelTask& task) override {
     const TensorView& dy = task.output_grads[0];
     if (!task.wants_input_grad(0) || !task.wants_input_grad(1)) {

@@ -1,7 +1,8 @@
 // Copies, as ops/moves.h describes them.
 //
 // Which element goes where is decided by ops/moves.h, as a copy between two views; here such a copy
-// is one launch (view.cu).
+// is one launch (view.cu). Copies keep bits, so tiles of any type are taken as they are; a gradient
+// that adds goes through floats.
 #include "gpu/view.h"
 #include "ops/moves.h"
 
@@ -27,7 +28,9 @@ struct Gpu {
   static void zero(const TensorView& view) { gpu::zero_view(view); }
 };
 
-// In both directions by the order of what is written.
+// Both passes go through what they write in its own order, and see what they read through permuted
+// strides: forward by the permutation, backward by its inverse. So threads beside each other write
+// beside each other.
 class Transpose : public Kernel {
  public:
   explicit Transpose(const Attributes& attributes)

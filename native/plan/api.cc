@@ -46,6 +46,7 @@ static_assert(same(FL_TRAINS, fl::kTrains) && same(FL_EVALUATES, fl::kEvaluates)
               same(FL_PREDICTS, fl::kPredicts));
 static_assert(FL_MAX_RANK == fl::kMaxRank && FL_MAX_SPACE == fl::kMaxRegionRank);
 
+// What a number from outside names. IdVector itself does not check.
 template <typename I, typename T>
 const T& at(const fl::IdVector<I, T>& items, I id, const char* what) {
   if (items.has(id)) return items[id];
@@ -178,7 +179,8 @@ void fl_last_error(fl_error* out) {
           static_cast<std::int32_t>(error.needs.size()), error.needs.data()};
 }
 
-// Names that Python reads instead of repeating them: passes, fields and roles.
+// Names that Python reads instead of repeating them: passes, fields and roles. They are listed at
+// the first call and stay, as pointers to them are handed out.
 void fl_vocabulary_of(fl_vocabulary* out) {
   struct Names {
     std::vector<fl_pass> passes;
@@ -210,6 +212,8 @@ fl::AttributeList fl::attributes_of(const fl_attributes& its) {
   return attributes;
 }
 
+// Tensors come before the operators whose operands name them. What operators mean together is
+// checked when all are there (check_graph).
 fl::WantedGraph::WantedGraph(const fl_graph& its) {
   if (its.shard_bytes < 0) throw std::invalid_argument("a shard cannot have less than no bytes");
   if (its.fused_launches < 0) throw std::invalid_argument("less than no launches cannot be fused");
@@ -238,6 +242,7 @@ fl::WantedGraph::WantedGraph(const fl_graph& its) {
   }
 }
 
+// Copies, since vectors of bits and of typed ids are no arrays of C.
 fl::FactsArrays::FactsArrays(const GraphFacts& facts)
     : runs_(facts.runs.begin(), facts.runs.end()),
       table_(numbers(facts.table)),
@@ -251,8 +256,9 @@ fl_graph_facts fl::FactsArrays::view() const {
           gradient_.data(), owner_.data(),    scales_ ? 1 : 0};
 }
 
-// By operator: the caller may list configurations in any order, and leave some out where that makes
-// sense.
+// By operator, in ascending order: the caller may list configurations in any order, and leave some
+// out where that makes sense. Only bounds are checked here that no graph can lift; whether
+// operators and devices exist, and degrees fit, whoever has the graph checks (check_config).
 std::map<fl::OpId, fl::ParallelConfig> fl::configs_of(const fl_strategy& strategy) {
   std::map<OpId, ParallelConfig> configs;
   for (const fl_config* its = strategy.configs; its != strategy.configs + strategy.n; ++its) {
@@ -277,7 +283,8 @@ std::map<fl::OpId, fl::ParallelConfig> fl::configs_of(const fl_strategy& strateg
   return configs;
 }
 
-// Pointers into the strategy that is kept beside them.
+// Pointers into the strategy that is kept beside them. Moving both leaves the pointers valid, since
+// a moved vector keeps its memory; copying would not.
 fl::StrategyArrays::StrategyArrays(Strategy strategy) : strategy_(std::move(strategy)) {
   for (const ParallelConfig& config : strategy_) {
     configs_.push_back(
@@ -289,6 +296,9 @@ fl::StrategyArrays::StrategyArrays(Strategy strategy) : strategy_(std::move(stra
   }
 }
 
+// All lists run on from launch to launch. A reader walks them in step, by the numbers of tasks and
+// requirements that each launch states. All rectangles of a requirement have as many bounds, empty
+// ones as well, so that one rank says how many.
 fl::PlanArrays::PlanArrays(const fl::Plan& plan, const GraphFacts& its) : facts(its) {
   for (const fl::Launch& l : plan.launches) {
     launches.push_back({l.op.value, static_cast<int32_t>(l.pass), static_cast<int32_t>(l.runs),
@@ -320,12 +330,15 @@ fl_plan* fl_plan_create(const fl_graph* graph, const fl_strategy* strategy, int 
     auto plan = std::make_unique<fl_plan>();
     plan->graph = std::move(wanted.graph);
     check_constant(optimizer_states, fl::kMaxStates, "number of optimizer states");
+    // In ascending order, so that the i-th is that of operator i, unless one is missing: then there
+    // are too few, and make_plan() refuses them.
     for (const auto& [op, config] : fl::configs_of(*strategy)) {
       at(plan->graph.operators, op, "operator");
       for (int device : config.devices) check_constant(device, kMaxDevice, "device");
       plan->strategy.push_back(config);
     }
     const fl::Optimizer optimizer{optimizer_states, clips != 0};
+    // The graph is told first what the order of issue depends on; the facts follow from that, too.
     fl::set_order(plan->graph, plan->strategy);
     plan->plan = fl::make_plan(plan->graph, plan->strategy, wanted.outputs, optimizer);
     plan->arrays = std::make_shared<fl::PlanArrays>(

@@ -3,6 +3,10 @@
 // A row is a set of functions and flags (passes.h), and the rest of the code asks them instead of
 // comparing passes. This file has what tasks touch, and the rows. Which launches there are is in
 // pass_conditions.cc, and where tasks run in pass_placements.cc.
+//
+// A row states what cannot be derived: the field and the privilege of a use follow from its role
+// (places.cc), and where tasks run follows from what they share out (make_rows). A pass that
+// repeats another one's work takes its row, and changes what differs.
 #include "plan/passes.h"
 
 #include <algorithm>
@@ -23,7 +27,8 @@ namespace {
 using R = RequirementRole;
 using Uses = std::vector<Use>;
 
-// A use by its role, which says the field and the privilege.
+// A use by its role, which says the field and the privilege. The reference is valid until the next
+// one is added.
 Use& add(Uses& uses, R role, int operand = -1, TensorId tensor = {}) {
   Use& use = uses.emplace_back();
   use.role = role;
@@ -49,6 +54,7 @@ R forward_role(const Tensor& tensor, const Operand& operand) {
   return tensor.kind == TensorKind::weight ? R::weight : R::input;
 }
 
+// A weight whose value is sharded is read where it was gathered (GraphFacts::for_forward).
 Uses use_forward(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
   Uses uses;
   const auto& operands = graph.operators[key.op].operands;
@@ -141,7 +147,8 @@ Uses use_backward(const Graph& graph, const GraphFacts& facts, const LaunchKey& 
 }
 
 // What tells an update, and the norm launch before it, how to change the weight that is operand `i`
-// of its operator.
+// of its operator: the weight's gradient. The gradient of a table is written nowhere. In its place
+// are, for each operator that looks rows up, its tokens and the gradient of its output.
 void add_weight_gradient(const Graph& graph, const GraphFacts& facts, int i, TensorId weight,
                          Uses& uses) {
   const auto lookups = facts.lookups.find(weight);
@@ -191,6 +198,7 @@ Uses use_spread(const Graph& graph, const GraphFacts& facts, const LaunchKey& ke
   return use_summed_weights(graph, facts, key, {R::spread});
 }
 
+// A norm launch reads the same gradients as the update after it.
 Uses use_norm(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
   Uses uses;
   for (int i : facts.owned_weights(graph, key.op)) {
@@ -234,6 +242,7 @@ PassRow load_row() {
   row.uses = use_load;
   row.place = place_load;
   row.priced_as = Pass::load;
+  // The next batch comes while the present one computes.
   row.ahead = true;
   return row;
 }
@@ -273,6 +282,8 @@ PassRow gather_row() {
   return row;
 }
 
+// Its tasks compute nothing. They are there so that a shard comes to each node once and goes on
+// from there; what that takes are the transfers.
 PassRow gather_spread_row() {
   PassRow row;
   row.name = "gather_spread";
@@ -310,6 +321,7 @@ PassRow again_row() {
   row.runs = training;
   row.uses = use_again;
   row.follows = {Pass::forward};
+  // No loss is run again (check_config), so the host hears nothing of it.
   row.answers = nullptr;
   return row;
 }
@@ -330,6 +342,7 @@ PassRow backward_row() {
   row.runs = training;
   row.uses = use_backward;
   row.place = place_operator;
+  // The first of these that the operator has: if it is run again, backward reads what that left.
   row.follows = {Pass::again, Pass::forward};
   row.price = Price::of_task;
   row.priced_as = Pass::backward;
@@ -360,6 +373,7 @@ PassRow clip_row() {
   return row;
 }
 
+// The row's defaults price an update by the bytes that it touches; norm and clip have its rate.
 PassRow update_row() {
   PassRow row;
   row.name = "update";
@@ -383,6 +397,7 @@ PassRow node_sum_row() {
   return row;
 }
 
+// A node sum in every micro-batch, with the reduce launch after it: it does not end the iteration.
 PassRow node_reduce_row() {
   PassRow row = node_sum_row();
   row.name = "node_reduce";
@@ -402,6 +417,7 @@ PassRow reduce_row() {
   return row;
 }
 
+// As gather_spread, but for the next iteration: it brings what was updated to the other nodes.
 PassRow spread_row() {
   PassRow row;
   row.name = "spread";
@@ -416,6 +432,7 @@ PassRow spread_row() {
 }
 
 std::vector<PassRow> make_rows() {
+  // In the order of the enumerators, by which row_of() finds a row.
   std::vector<PassRow> rows = {
       load_row(),         gather_row(),       gather_spread_row(), forward_row(),   sum_row(),
       again_gather_row(), again_spread_row(), again_row(),         again_sum_row(), backward_row(),
@@ -435,6 +452,7 @@ std::vector<PassRow> make_rows() {
 
 }  // namespace
 
+// A sum shares out its operator's outputs; all others share out the weights that the operator owns.
 std::vector<int> shared_operands(const Graph& graph, const GraphFacts& facts, OpId op,
                                  Shares shares) {
   return shares == Shares::outputs ? graph.operators[op].outputs() : facts.owned_weights(graph, op);
@@ -450,6 +468,8 @@ Rect touched_for_shard(const Graph& graph, const Use& use, const Rect& shard) {
   return tokens;
 }
 
+// The parts of a linear input share out the terms of a sum. The gradient of every term is that of
+// the sum, so backward one part contributes it for all.
 bool by_first_part_alone(const Graph& graph, const GraphFacts& facts, const LaunchKey& key,
                          const Use& use) {
   const Operator& op = graph.operators[key.op];
@@ -463,6 +483,7 @@ const std::vector<PassRow>& all_passes() {
   return rows;
 }
 
+// The first pass in the row's list of which the graph wants a launch of that operator.
 std::optional<Pass> followed_by(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
   for (Pass pass : row_of(key.pass).follows) {
     LaunchKey before = key;

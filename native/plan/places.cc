@@ -2,13 +2,15 @@
 // touches, and with which privilege. The plan may turn a value into partial values, or a write into
 // a read and write where a task adds; everything else follows from the role.
 //
-// The rows are in the order of the enumeration, and the assertions count them.
+// The rows are in the order of the enumeration, and the assertions count them. A comment behind a
+// row says where the plan, or a round of it, departs from the row.
 #include "plan/places.h"
 
 #include <iterator>
 
 namespace flexlegion {
 
+// The names stand in messages, and Python reads them (fl_vocabulary_of).
 const char* name_of(Field field) {
   static const char* const names[] = {
       "value",   "partial", "copy",  "gradient",   "node sums",
@@ -53,7 +55,8 @@ const RoleRow& row_of(RequirementRole role) {
   return rows[static_cast<std::size_t>(role)];
 }
 
-// Norms are kept in the type of optimizer states.
+// Partial values and gathered copies are stored as the value is, and whatever is summed of
+// gradients as the gradient is. Norms are kept in the type of optimizer states.
 DataType type_of(const Graph& graph, const Place& place) {
   switch (place.field) {
     case Field::value:

@@ -4,6 +4,7 @@
 
 namespace flexlegion {
 
+// As Python writes slices: [0:2, 16:32].
 std::string text(const Rect& rect) {
   std::string s = "[";
   for (int d = 0; d < rect.rank; ++d) {
@@ -12,7 +13,8 @@ std::string text(const Rect& rect) {
   return s + "]";
 }
 
-// The slot is the first dimension of a stack.
+// The slot is the first dimension of a stack. An empty rectangle becomes one without dimensions:
+// where it would lie means nothing, and touch_alike() takes empty rectangles for equal.
 Rect without_slots(const Rect& stacked) {
   Rect r;
   if (stacked.empty()) return r;
@@ -33,6 +35,8 @@ std::vector<Rect> without_slots(const Requirement& r) {
   return rects;
 }
 
+// What rectangles have in common counts once for each. So if they do not overlap, and have as many
+// elements as a tensor, they cover it.
 std::int64_t volume(const std::vector<Rect>& rects) {
   std::int64_t sum = 0;
   for (const Rect& rect : rects) sum += rect.volume();

@@ -58,7 +58,7 @@ class Verifier {
   }
 
  private:
-  // A gradient, as launches come.
+  // What a gradient's stack holds after the launches so far: pieces, by their slots.
   struct Piece {
     Rect rect;  // without its slot
     int device;
@@ -191,8 +191,8 @@ class Verifier {
     }
   }
 
-  // What a task of a later part touches of what the first one does, for comparison: nothing, if it
-  // leaves that one alone.
+  // The rectangles, but none for tasks of later parts: what a launch touches if, of each tile, the
+  // first part alone does something.
   std::vector<Rect> of_first_parts(std::vector<Rect> rects) const {
     for (int k = 0; k < launch_->tasks(); ++k) {
       if (k % launch_->parts != 0) rects[k].hi = rects[k].lo;
@@ -221,7 +221,7 @@ class Verifier {
     }
   }
 
-  // A launch whose tasks follow those of an earlier launch: a backward launch its forward launch.
+  // A launch that follows another, as backward follows forward: its tasks run where that one's do.
   void check_follower() {
     const Launch* followed = nullptr;
     for (Pass pass : row_of(launch_->pass).follows) {
@@ -343,7 +343,7 @@ class Verifier {
     if (!added) slot.push_back({rect, launch_->devices[k], launch_});
   }
 
-  // The reader of a gradient.
+  // A reader of a gradient leaves out no element, and no slot to which somebody contributed.
   void check_sum(const Requirement& r) {
     Stack& stack = stacks_[r.tensor];
     if (stack.pieces.empty() && plan_.gradients[r.tensor].fully_written) {
@@ -373,8 +373,8 @@ class Verifier {
     }
   }
 
-  // The tasks of each node share out the tensor, and have the same slots of it; and so all nodes
-  // together share out the slots.
+  // The tasks of one node have the same slots, and share out the tensor in these. All nodes
+  // together have each slot once.
   void check_nodes(const Requirement& r, int slots) const {
     const std::vector<Rect> rects = without_slots(r);
     std::map<std::pair<std::int64_t, std::int64_t>, std::vector<Touch>> nodes;  // by slots
@@ -463,7 +463,7 @@ class Verifier {
   }
 
   void check_values(unsigned run) {
-    // Whether a value is there, or its partial values, or nodes' sums.
+    // Places that can be read by now; and the values that this run has written.
     std::set<Place> there, written;
     for (TensorId t : graph_.tensors.ids()) {
       if (graph_.tensors[t].kind == TensorKind::weight) there.insert({t, Field::value});

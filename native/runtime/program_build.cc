@@ -63,8 +63,8 @@ void Program::build() {
   seal("the plan");
 }
 
-// One for the value of each tensor, and for each stack that the plan has; of what rounds take in
-// turn, one for each buffer. Tensors that take turns in a register share those of the first.
+// Each tensor's value has a region, each stack of the plan has one, and so has each further buffer
+// that rounds take in turn. Tenants of a register have the region of the first one (Plan::home_of).
 void Program::create_regions() {
   std::set<Place> recomputed;  // what the backward pass computes again
   for (const Launch& launch : plan_.launches) {
@@ -153,7 +153,8 @@ int Program::node_of(Memory memory) const {
   return Executor::node_of(memory);
 }
 
-// The plan's requirement in Legion's terms. Rectangles stay as they are.
+// The plan's requirement in Legion's terms. Rectangles stay, but in a register for tensors of any
+// shape: there a tile is a range of its device's part of the row, and is kept apart in `tiles`.
 LaunchRequirement Program::runtime_requirement(const Requirement& planned,
                                                const std::vector<int>& devices, int round) const {
   const Place place = plan_.in_round(planned, round);
@@ -193,9 +194,8 @@ void Program::add_planned(LaunchId id) {
   }
 }
 
-// Rounds that use the same buffers share a launch. After the first round, what is contributed to a
-// weight's gradient adds to what earlier rounds have; or if each round's contributions are reduced,
-// what they sum to does.
+// Rounds with the same buffers share a launch. Behind the first round, contributions to a weight's
+// gradient add to those of earlier rounds; if each round reduces them, what they sum to adds.
 int Program::add_round(LaunchId id, int round) {
   const auto adds = [&](const Requirement& r) {
     const bool contributes = r.role == RequirementRole::contribution &&
@@ -316,7 +316,7 @@ void Program::answer_on_host(const std::vector<int>& devices, LaunchRequirement 
   add_launch(std::move(answer));
 }
 
-// A rank's log hears its own tasks alone, so it waits for as many answers.
+// How many of a launch's tasks run on this rank: its log hears these alone, and waits for them.
 int Program::tasks_here(const RuntimeLaunch& launch) const {
   const MachineState& machine = MachineState::get();
   return static_cast<int>(

@@ -327,7 +327,8 @@ void Watchdog::settle() {
   }
 }
 
-// Silence is counted in this rank's own beats: it may have been stopped with all the others.
+// Silence is counted in this rank's own beats. If all ranks were stopped for a while, none beat,
+// and none is taken for lost.
 void Watchdog::beat() {
   tell_all({Word::beat, rank_, 0, 0});
   for (Peer& peer : peers_) {
@@ -353,7 +354,8 @@ void Watchdog::give_up(const Peer& peer, Loss loss) {
   _exit(kLostStatus);
 }
 
-// One speaks of a lost hub for all. Counts of beats differ by one.
+// One rank speaks of a lost hub for all: rank 1 at once, the others in turn, unless they are ended
+// before. Ranks may notice it one beat apart, so a turn is longer by a beat.
 void Watchdog::await_turn() {
   const Clock::time_point until =
       Clock::now() + std::min(kLastTurn, (rank_ - 1) * (interval_ + kTurn));
@@ -364,14 +366,14 @@ void Watchdog::await_turn() {
   if (terminated_ && rank_ > 1) end(kLostStatus);
 }
 
-// The hub has all go.
+// The hub ends all ranks, with the status of the first that failed.
 void Watchdog::release() {
   tell_all({Word::end, failure_->first, failure_->second, 0});
   linger();
   end(failure_->second);
 }
 
-// Until the others have read what they were told last, and are gone.
+// The hub waits until the others have read what they were told last and are gone; at most kLinger.
 void Watchdog::linger() {
   if (!hub()) return;
   const Clock::time_point until = Clock::now() + kLinger;
@@ -403,7 +405,7 @@ void Watchdog::end(int status) {
   _exit(course_ == Course::failed ? status_ : status);
 }
 
-// From when this process is to end, and has said why. Its other threads may still be in a transfer
+// Silences a process that is to end and has said why. Its other threads may still be in a transfer
 // to a rank that is gone, of which UCX and Realm would print errors and a backtrace.
 void Watchdog::hush() const {
   const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);

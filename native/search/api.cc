@@ -24,7 +24,7 @@ struct fl_chain {
     note();
   }
 
-  // What the state points to is kept here until the next call.
+  // Fills in the state after a call. It points into `best`, which stays until the next call.
   void note() {
     best = fl::arrays_of(problem, chain.best());
     const fl::ChainCounts& c = chain.counts();
@@ -51,7 +51,8 @@ struct fl_chain {
   fl_chain_state state;
 };
 
-// `groups`: operators of one group may be changed together.
+// `groups`: operators of one group may be changed together. The chain's problem is that of the
+// start's order of issue, which no proposal changes (fl_problem::of).
 fl_chain* fl_chain_create(fl_problem* problem, int n_groups, const int32_t* groups, uint64_t seed,
                           const fl_strategy* start, int detail, const fl_chain_state** state) {
   return fl::guarded(static_cast<fl_chain*>(nullptr), [&] {
@@ -92,6 +93,7 @@ int fl_chain_run(fl_chain* chain, int64_t proposals, double seconds,
   });
 }
 
+// Descents with other options than the call before begin anew; equal ones go on (Chain::descend).
 int fl_chain_descend(fl_chain* chain, double seconds, int tied, int part, int parts) {
   return fl::guarded(-1, [&] {
     if (part < 0 || part >= parts) throw std::invalid_argument("a descent has no such part");
@@ -101,6 +103,7 @@ int fl_chain_descend(fl_chain* chain, double seconds, int tied, int part, int pa
   });
 }
 
+// Fails if the strategy has another order of issue than the chain's (configs_of).
 int fl_chain_adopt(fl_chain* chain, const fl_strategy* strategy) {
   return fl::guarded(-1, [&] {
     chain->chain.adopt(fl::strategy_of(chain->problem, *strategy));
@@ -109,6 +112,9 @@ int fl_chain_adopt(fl_chain* chain, const fl_strategy* strategy) {
   });
 }
 
+// Branch and bound beside the chain. What is left of the tree is kept from call to call. Before a
+// run, the tree gets the chain's best strategy if that is faster, as it cuts more of the tree;
+// after the run, the other way round. What the bounds know nothing of is refused.
 int fl_chain_exhaust(fl_chain* chain, double seconds, fl_branches* out) {
   return fl::guarded(-1, [&] {
     // The bounds keep a table of pairs of tasks for each pair of configurations.

@@ -35,6 +35,10 @@ std::int64_t slowest(const Problem& problem, const Split& split, Pass pass) {
 
 }  // namespace
 
+// Lists the links between all pairs of devices. At the same time, each link that a way passes is
+// matched with the link that the way back passes in its place. If these pairs are the same for all
+// ways, and both links of a pair have equal rates, then gradients load the links of the way back
+// exactly as values load those of the way there, and time() needs to look at one direction only.
 Ways::Ways(const MachineModel& machine) : machine_(machine), back_alike_(true) {
   const int devices = machine.devices();
   std::vector<int> reverse(machine.links.size(), -1);
@@ -73,7 +77,8 @@ std::int64_t Traffic::time() {
   return most + std::exchange(latency_, 0);
 }
 
-// Of one operator and split, on the first devices: one task a device.
+// One operator, split in one way: task k is on device k. Its update has the tasks that it would
+// have if nobody else used the weights (own_update).
 OperatorCost SummedCosts::of_operator(Geometry& geometry, OpId op, int number) const {
   const Problem& problem = problem_;
   const GraphFacts& facts = problem.facts;
@@ -103,6 +108,8 @@ OperatorCost SummedCosts::of_operator(Geometry& geometry, OpId op, int number) c
   return cost;
 }
 
+// Hashes the rectangles of all tasks in their order: with task k on device k, they decide on what
+// is sent from where to where.
 SummedCosts::Fingerprint SummedCosts::fingerprint(const Tiles& tiles) {
   Fingerprint its = {14695981039346656037u, 0x9e3779b97f4a7c15u};
   const auto add = [&its](std::int64_t number) {
@@ -122,6 +129,8 @@ SummedCosts::Fingerprint SummedCosts::fingerprint(const Tiles& tiles) {
   return its;
 }
 
+// One transfer: the values go forth and are combined, the gradients come back and are summed. Where
+// both directions take equal times, gradients are not sent again.
 std::int64_t SummedCosts::time(const Transfer& its, const Tiles& written, const Tiles& read,
                                Traffic& values, Traffic& gradients) const {
   const int writers = static_cast<int>(written.parts.of_part.size());
@@ -189,6 +198,8 @@ std::vector<std::int64_t> SummedCosts::of_transfer(
       transfers.push_back({its, of_read, graph.tensors[tensor].value_bytes(), parts, back});
     }
   }
+  // The lock is held to look up and to note, not to compute: threads may find the same cost twice,
+  // and then it is the same number.
   std::vector<std::int64_t> costs(transfers.size(), -1);
   {
     const std::lock_guard<std::mutex> lock(mutex_);

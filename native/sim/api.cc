@@ -116,6 +116,8 @@ fl::ParallelConfig fl::split_by(const Graph& graph, OpId op, std::int64_t n_degr
                                 const std::int32_t* degrees) {
   ParallelConfig config;
   config.degrees.assign(degrees, degrees + n_degrees);
+  // Degrees of any size come here, so the product is cut off before it overflows. check_config()
+  // refuses such degrees.
   std::int64_t tasks = 1;
   for (int degree : config.degrees) {
     tasks = std::clamp<std::int64_t>(tasks * degree, 0, kMaxTasks);
@@ -132,6 +134,10 @@ std::int32_t fl::contention_of(std::int32_t contention) {
   return contention;
 }
 
+// The order of issue depends on which operators are run again and whose weights are sharded how. So
+// strategies that differ in these have a problem each: a copy whose graph says so, with the facts
+// that follow, and with machine and costs in common. Simulators refer to it, so it is kept as long
+// as this one. Threads of a search may ask at the same time.
 const fl::Problem& fl_problem::of(const fl_strategy& strategy) {
   Order order;
   for (const auto& [op, config] : fl::configs_of(strategy)) {
@@ -152,6 +158,8 @@ const fl::Problem& fl_problem::of(const fl_strategy& strategy) {
   return *known;
 }
 
+// In ascending order of operators, each once. The problem is of one order of issue
+// (fl_problem::of), so a configuration that asks for another one is refused.
 fl::PartialStrategy fl::configs_of(const fl::Problem& problem, const fl_strategy& strategy) {
   fl::PartialStrategy configs;
   for (const auto& [op, config] : configs_of(strategy)) {
@@ -186,6 +194,8 @@ fl::PartialStrategy fl::configs_of(const fl::Problem& problem, const fl_strategy
   return configs;
 }
 
+// Operators come in ascending order, each once. If there are as many as in the graph, the i-th
+// configuration is therefore that of operator i.
 fl::PricedStrategy fl::strategy_of(const fl::Problem& problem, const fl_strategy& strategy) {
   fl::PricedStrategy configs;
   for (auto& [op, config] : configs_of(problem, strategy)) configs.push_back(std::move(config));
@@ -195,6 +205,7 @@ fl::PricedStrategy fl::strategy_of(const fl::Problem& problem, const fl_strategy
   return configs;
 }
 
+// Degrees come from the cost table; what is run again or sharded, from the problem's graph.
 fl::StrategyArrays fl::arrays_of(const fl::Problem& problem, const PricedStrategy& strategy) {
   Strategy configs;
   for (OpId op : strategy.ids()) {
@@ -206,6 +217,8 @@ fl::StrategyArrays fl::arrays_of(const fl::Problem& problem, const PricedStrateg
   return StrategyArrays(std::move(configs));
 }
 
+// The problem copies what it needs, so the caller's arrays may go. Its cost table has no splits
+// yet: strategies can be read when fl_problem_add_splits() has brought theirs.
 fl_problem* fl_problem_create(const fl_graph* graph, const fl_machine* machine,
                               const int32_t* class_of, int optimizer_states, int clips, int lazy,
                               const fl_space* space, fl_graph_facts* out) {
@@ -235,6 +248,8 @@ fl_problem* fl_problem_create(const fl_graph* graph, const fl_machine* machine,
 
 void fl_problem_destroy(fl_problem* problem) { delete problem; }
 
+// The strategy is simulated without a limit, and whether or not memories hold it: there is always a
+// timeline to look at. fl_problem_judge() simulates less.
 fl_simulator* fl_simulator_create(fl_problem* problem, const fl_strategy* strategy, int detail,
                                   int64_t* iteration_time) {
   return fl::guarded(static_cast<fl_simulator*>(nullptr), [&] {
@@ -249,6 +264,7 @@ fl_simulator* fl_simulator_create(fl_problem* problem, const fl_strategy* strate
 
 void fl_simulator_destroy(fl_simulator* simulator) { delete simulator; }
 
+// The simulator is made for this call, so threads can judge strategies of one problem side by side.
 int fl_problem_judge(fl_problem* problem, const fl_strategy* strategy, int detail, int64_t limit,
                      fl_judged* out) {
   return fl::guarded(-1, [&] {
@@ -281,7 +297,7 @@ int fl_simulator_propose(fl_simulator* handle, const fl_strategy* changes, int a
   });
 }
 
-// Ends a proposal.
+// Ends a proposal. One that was not simulated was rejected at once, so there is nothing to accept.
 int fl_simulator_decide(fl_simulator* simulator, int accept) {
   return fl::guarded(-1, [&] {
     if (accept == 0) {
@@ -297,7 +313,9 @@ int fl_simulator_decide(fl_simulator* simulator, int accept) {
 
 namespace {
 
-// The tasks of a round: those of launches, then hops. What a round does not have, has no times.
+// The tasks of a round: those of launches, then hops. A timeline has room for all tasks in each
+// round; those that a round does not have keep an end of 0, while others end later, as no task
+// takes less than 1 ns.
 void add_round(const fl::TaskGraph& graph, const fl::Timeline& line, int round,
                std::vector<fl_task>& tasks) {
   const int devices = graph.problem().machine.devices();
@@ -309,6 +327,7 @@ void add_round(const fl::TaskGraph& graph, const fl::Timeline& line, int round,
     for (int k = 0; k < static_cast<int>(block.device.size()); ++k) {
       const int t = first + line.first_task[l] + k;
       if (!is_there(t)) continue;
+      // What a task took beyond its own time is the runtime's and, the rest, the neighbours'.
       const std::int64_t runtime = line.runtime_time.empty() ? 0 : line.runtime_time[t];
       // The fields of fl_task in their order. A task of a launch is no transfer: flow, memories and
       // hop are -1, bytes are 0.
@@ -327,6 +346,7 @@ void add_round(const fl::TaskGraph& graph, const fl::Timeline& line, int round,
       if (!is_there(t)) continue;
       const fl::Hop& hop = flow.hops[h];
       const fl::Transfer& transfer = flow.transfers[hop.transfer];
+      // A hop is listed by the task that wrote what it carries; of a bundle, by the first of them.
       const fl::TaskRef writer = graph.writer_of(static_cast<int>(f), transfer.writer);
       const fl::LaunchKey& key = graph.launches()[writer.party];
       tasks.push_back({devices + hop.link, static_cast<int32_t>(key.pass), fl::number_of(key),
@@ -339,6 +359,7 @@ void add_round(const fl::TaskGraph& graph, const fl::Timeline& line, int round,
 
 }  // namespace
 
+// Loads are listed by devices, then links; computation is what the devices do.
 int fl_simulator_timeline(fl_simulator* handle, fl_timeline* out) {
   return fl::guarded(-1, [&] {
     const fl::TaskGraph& graph = handle->simulator.graph();
@@ -359,6 +380,7 @@ int fl_simulator_timeline(fl_simulator* handle, fl_timeline* out) {
   });
 }
 
+// A call of its own, since there may be millions of tasks, and few callers look at them.
 int fl_simulator_tasks(fl_simulator* handle, fl_tasks* out) {
   return fl::guarded(-1, [&] {
     const fl::TaskGraph& graph = handle->simulator.graph();

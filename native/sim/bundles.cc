@@ -14,6 +14,8 @@
 
 namespace flexlegion {
 
+// The root of a writer's tree, by path halving: on the way there, writers are made to lead past
+// their next one. So trees stay flat, and a look-up takes a few steps.
 int FlowBuilder::root_of(int writer) {
   while (leads_to_[writer] != writer) {
     leads_to_[writer] = leads_to_[leads_to_[writer]];
@@ -37,12 +39,14 @@ void FlowBuilder::join(int party) {
       leads_to_[std::max(a, b)] = std::min(a, b);
     }
   }
+  // Memories are walked as before, so that a launch which sends to few never clears all of them.
   for (int w = first; w < end; ++w) {
     for (int c = first_cell_[w]; c >= 0; c = cells_[c].next) sends_to_[cells_[c].memory] = -1;
   }
 }
 
-// Afterwards each writer leads to the first one of its bundle, or nowhere.
+// Afterwards each writer leads to the first one of its bundle, or, if its tree has too few
+// transfers to be one, nowhere (-1). A cell is a transfer in the making.
 void FlowBuilder::find_bundles() {
   const int writers = static_cast<int>(writer_memory_.size());
   leads_to_.resize(writer_memory_.size());
@@ -59,6 +63,7 @@ void FlowBuilder::find_bundles() {
   }
 }
 
+// Bundles come launch by launch, and in a launch in the order of their first writers.
 void FlowBuilder::emit_bundles(Flow& flow) {
   const int writers = static_cast<int>(writer_memory_.size());
   link_bytes_.resize(machine_.links.size(), 0);
@@ -76,7 +81,9 @@ void FlowBuilder::emit_bundles(Flow& flow) {
   }
 }
 
-// Once, whatever it reads of a bundle.
+// Lists a reader of the present bundle once, however many of its transfers the reader needs. Each
+// task keeps the number of the bundle that it was listed for last. As no number is used twice, also
+// in later flows, nothing has to be cleared.
 void FlowBuilder::add_reader(const TaskRef& reader, Flow& flow) {
   if (reads_.size() <= static_cast<std::size_t>(reader.party)) {
     reads_.resize(static_cast<std::size_t>(reader.party) + 1);
@@ -90,7 +97,8 @@ void FlowBuilder::add_reader(const TaskRef& reader, Flow& flow) {
   flow.consumers.push_back(reader);
 }
 
-// Of the writers in bundled_.
+// The bundle of the writers in bundled_: one hop for each link that any of its transfers passes,
+// with all their bytes over it.
 void FlowBuilder::emit_bundle(Flow& flow) {
   Transfer bundle;
   bundle.bundled = true;
@@ -132,6 +140,7 @@ void FlowBuilder::emit_bundle(Flow& flow) {
   flow.transfers.push_back(bundle);
 }
 
+// Every round waits for as many writers and hops, so the bundles of one are copied for the others.
 void Bundles::begin(const TaskGraph& graph, int rounds) {
   first_.clear();
   bundles_.clear();

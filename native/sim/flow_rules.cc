@@ -182,8 +182,8 @@ void FlowRules::begin(const FlowId& id) {
   elements_of_fields_.clear();
 }
 
-// One place. Uses come in this order: who writes, who spreads, who reads. So pieces are there
-// before somebody needs them.
+// One place. Those that write it come first among its uses, then those that spread it, then those
+// that read it. So a piece is there before a task needs it.
 void FlowRules::carry(const PlaceUses& its) {
   pieces_.clear();
   written_by_.clear();
@@ -210,8 +210,8 @@ void FlowRules::carry(const PlaceUses& its) {
   stacks_ += static_cast<int>(pieces_.size());
 }
 
-// What computes a value writes it, or partial values; and these to who sums them, or to all who
-// read the value. An update reads partial gradients, or nodes' sums of them.
+// Whether a use is of this place under the strategy. The graph lists an output at its value and at
+// its partial values, and an update at partial gradients and at nodes' sums; one of two is touched.
 bool FlowRules::takes_part(const FlowUse& use, const Place& place) {
   if (use.sums_gradient()) {
     return placements_.nodes(use.tensor).any() == (place.field == Field::node_sums);
@@ -332,8 +332,8 @@ void FlowRules::contribute(const View& view) {
 
 // --- who reads ---
 
-// What a reader holds, and what it needs: nothing, where a launch before it with the same tasks has
-// it.
+// What a reader holds, and what it needs of the pieces. It needs nothing if a launch with the same
+// tasks has read or written the same before.
 void FlowRules::read(const View& view) {
   const Comes comes = view.use->comes;
   const bool found = comes == Comes::found || (comes == Comes::found_unless_partial &&
@@ -349,7 +349,7 @@ void FlowRules::read(const View& view) {
   if (!found || partial) need(view, found);
 }
 
-// From then on, tasks of a node need what those that spread have there.
+// Tasks that spread read a piece and leave it in their node, whose other tasks get it from there.
 void FlowRules::spread(const View& view) {
   if (view.tasks() == 0) return;
   read(view);
@@ -413,8 +413,8 @@ void FlowRules::need(const View& view, bool found) {
   if (!alike) set_apart(view.use->party, written_by_[last].party);
 }
 
-// Of thousands of tasks that read a rectangle, a few are of a piece's node. So they are sorted by
-// rectangle and node, and found by bisection.
+// A rectangle may have thousands of readers, and a piece's node few of them. So tasks are sorted by
+// rectangle and node, and those of a node are found by bisection.
 void FlowRules::list_by_node(const View& view) {
   by_node_.clear();
   if (view.nodes.empty()) return;

@@ -120,7 +120,9 @@ void LaunchGraph::find_uses(const Problem& problem) {
 }
 
 // A launch finds in memory what the one that it follows has touched; and of launches that share out
-// the same weights, the first alone waits for what all of them read.
+// the same weights, the first alone waits for what all of them read. For everything else the order
+// of issue decides. What a launch before has written is waited for. If only later launches write
+// the place, what is read is of the iteration before, as a weight's value is in the forward pass.
 Comes LaunchGraph::comes_by(const Use& use, int launch,
                             const std::vector<std::vector<Use>>& of_launch) const {
   if (launch >= static_cast<int>(launches.size())) return Comes::held;
@@ -168,6 +170,8 @@ std::vector<int> LaunchGraph::launches_sharing(OpId op, std::initializer_list<Sh
   return in_order(std::move(its));
 }
 
+// The uses of a place in the order in which FlowRules carries it: those that write, those that
+// spread, the others; each in the order of issue, which a stable partition keeps.
 PlaceUses LaunchGraph::uses_at(const Place& place) const {
   PlaceUses its{place, {}};
   const auto found = uses_.find(place);
@@ -186,6 +190,8 @@ bool LaunchGraph::is_summed(const Place& place) const {
   return !op.none() && launch_of(sum, op) >= 0;
 }
 
+// The flows of one tensor: its value, its gradient, and, of a weight that is sharded, what is
+// gathered and reduced. A weight that is trained travels in its owner's flow (find_weight_flows).
 void LaunchGraph::find_tensor_flows(const Problem& problem, TensorId t) {
   const int trained = static_cast<int>(launches.size());
   const auto written = [&](const PlaceUses& its) {
@@ -265,8 +271,9 @@ void LaunchGraph::add_value_flows(PlaceUses value, PlaceUses partial) {
   add_flow(std::move(summing));
 }
 
-// Who computes a value again, say, waits until its register is free (FlowId::takes_turns). Of other
-// values that is left out, which come after those that had their registers before anyway.
+// A flow of turns for each register where somebody has to wait until it is free: what is computed
+// again, gathered or contributed could be there long before (FlowId::takes_turns). The other
+// tenants of a register need no such wait, since they come after the tenants before them anyway.
 void LaunchGraph::find_turns() {
   const auto waits = [this](int f) { return flows[f].takes_turns; };
   const auto begins = [this](int f) { return flows[f].places.front().uses.front().launch; };
@@ -307,19 +314,22 @@ void LaunchGraph::find_weight_flows(const Problem& problem) {
     }
     for (int launch : launches_sharing(op, {Shares::weights, Shares::nodes})) {
       const PassRow& row = row_of(launches[launch].pass);
+      // Updates, norms and nodes' sums take as long as what the flow brings them says.
       if (row.closing && row.price == Price::of_bytes) id.fed.push_back(launch);
     }
     add_flow(std::move(id));
   }
 }
 
+// One flow for each field of the iteration. The iteration's own launch takes as long as all that it
+// reads of the field; what else reads it, as updates read the norm, is charged for other things.
 void LaunchGraph::find_iteration_flows() {
   for (const auto& [place, uses] : uses_) {
     if (!of_iteration(place.field)) continue;
     FlowId id{FlowKind::iteration};
     id.field = place.field;
     id.places = {uses_at(place)};
-    for (const FlowUse& use : uses) {  // the time of an operator's launches depends on others
+    for (const FlowUse& use : uses) {
       const bool reads = !writes(use);
       if (reads && row_of(launches[use.launch].pass).of == Of::iteration) {
         id.fed.push_back(use.launch);
@@ -329,7 +339,9 @@ void LaunchGraph::find_iteration_flows() {
   }
 }
 
-// Completes a flow: its parties, and what its places and their uses decide.
+// Completes a flow: its parties, and what its places and their uses decide. Parties that write come
+// first, in the order of issue; then those that only wait. Tasks are named by the places of their
+// launches in this list (TaskRef), so that flows between other launches can be equal.
 void LaunchGraph::add_flow(FlowId id) {
   const int flow = static_cast<int>(flows.size());
   const bool kept = id.kind == FlowKind::kept;
@@ -401,7 +413,8 @@ void LaunchGraph::add_flow(FlowId id) {
 }
 
 // Two flows are of one group if their operators are of the same classes in the same order and use
-// the flow's tensor through the same operands.
+// the flow's tensor through the same operands. Within a group, equal configurations have to give
+// equal flows, since FlowRules builds one for all. So the key has whatever else decides on a flow.
 void LaunchGraph::group_flows(const Problem& problem) {
   std::map<std::vector<int>, int> groups;
   for (FlowId& id : flows) {

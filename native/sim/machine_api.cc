@@ -1,3 +1,15 @@
+// Checks everything that the simulator takes for granted of a machine (sim/routes.h). Routes are
+// looked up for every transfer, and without a check, so a mistake has to be found here:
+//
+// - torus_of(): each way leads to where it says, and passes no link that does not exist.
+// - relations_of(): each relation that occurs, also of a node to itself, needs a table of routes.
+// - check_route(): each hop is over a link, no link comes twice, and no route is too long.
+//
+// No check walks over pairs of devices or memories. Relations are found by one walk over the nodes
+// for each size of groups. A route is checked once for all nodes of its relation: the link of a hop
+// changes with the node's number in one direction, so the first and the last node bound it.
+//
+// How long the caller's arrays are cannot be checked; they are as long as their counts say.
 #include "sim/machine_api.h"
 
 #include <algorithm>
@@ -27,6 +39,8 @@ static_assert(same(FL_HOP_OF_SOURCE, RouteHop::Of::source) &&
               same(FL_HOP_OF_DESTINATION, RouteHop::Of::destination) &&
               same(FL_HOP_OF_TORUS, RouteHop::Of::torus));
 
+// The torus, or one of no dimensions. Its points are the nodes, numbered row-major: a step along
+// the last dimension changes a node's number by one.
 Torus torus_of(const fl_routes& routes, int links) {
   Torus torus;
   if (routes.dimensions < 0 || routes.dimensions > Route::kMost) {
@@ -36,6 +50,7 @@ Torus torus_of(const fl_routes& routes, int links) {
   for (int d = 0; d < routes.dimensions; ++d) {
     check_positive(routes.shape[d], "node in each dimension of its torus");
     nodes *= routes.shape[d];
+    // The products disagree already, and the whole one might overflow.
     if (nodes > routes.n_nodes) break;
   }
   if (routes.dimensions > 0 && nodes != routes.n_nodes) {
@@ -53,6 +68,7 @@ Torus torus_of(const fl_routes& routes, int links) {
     turns += pairs;
     for (int a = 0; a < extent; ++a) {
       for (int b = 0; b < extent; ++b) {
+        // The steps have to lead from a to b, and to be fewer than once round.
         const std::int64_t steps = torus.turns.back()[a * extent + b];
         if (steps <= -extent || steps >= extent || (a + extent + steps - b) % extent != 0) {
           throw std::invalid_argument("a way along the torus that does not lead there");
@@ -65,7 +81,10 @@ Torus torus_of(const fl_routes& routes, int links) {
   for (int link : torus.links) {
     if (link < -1 || link >= links) throw std::invalid_argument("a torus without such a link");
   }
-  // No way may pass where there is no link.
+  // No way may pass where there is no link. If a node at coordinate x lacks the link of one
+  // direction, no way along that dimension may leave x in that direction, whatever coordinates a
+  // and b it joins: its other coordinates can be those of this node. A way of `steps` from a leaves
+  // x if it comes to x, after `passed` steps, before its last one.
   for (int node = 0; node < (routes.dimensions > 0 ? routes.n_nodes : 0); ++node) {
     for (std::size_t d = 0; d < torus.shape.size(); ++d) {
       const int extent = torus.shape[d], x = node / torus.strides[d] % extent;
@@ -88,6 +107,11 @@ Torus torus_of(const fl_routes& routes, int links) {
 
 // Which relations of two nodes there are, by their numbers in `tables`. Two nodes meet in the
 // smallest group that has both, as nodes of two different parts of it.
+//
+// For each size of groups, one walk over the nodes keeps two sets: the kinds in the parts of the
+// present group that are behind, and those in the present part. The first node of a kind in a part
+// meets each kind behind it. Nodes behind have lower numbers, so these are the relations in which
+// the source comes first; their opposites occur as well.
 std::vector<bool> relations_of(const Routes& routes) {
   const int nodes = static_cast<int>(routes.kind_of.size());
   const int kinds = static_cast<int>(routes.places.size());
@@ -132,6 +156,8 @@ std::vector<std::pair<int, int>> extent_of_kinds(const Routes& routes) {
   return ends;
 }
 
+// The hop of all nodes of a kind, of which the first and the last are given: its link's number
+// rises with that of the node, or falls, so all are in range if these two are.
 void check_hop(const RouteHop& hop, std::pair<int, int> nodes, int links) {
   if (hop.of == RouteHop::Of::torus) return;
   if (nodes.first < 0) throw std::invalid_argument("routes of a kind that no node is of");
@@ -142,6 +168,8 @@ void check_hop(const RouteHop& hop, std::pair<int, int> nodes, int links) {
   }
 }
 
+// One route of a table, for all pairs of nodes in its relation. Within a node it cannot go along
+// the torus, which joins nodes. Only the route from a memory to itself may be empty.
 void check_route(const Routes& its, int route, bool may_be_empty, bool same_node,
                  std::pair<int, int> sources, std::pair<int, int> destinations, int links) {
   int length = 0, ways = 0;
@@ -165,6 +193,8 @@ void check_route(const Routes& its, int route, bool may_be_empty, bool same_node
   if (length == 0 && !may_be_empty) throw std::invalid_argument("a route of no links");
 }
 
+// Counts are checked before the arrays that have them, kinds and places before what they index, and
+// hops before the routes that are made of them.
 Routes routes_of(const fl_machine& machine) {
   const fl_routes& given = machine.routes;
   Routes its;
@@ -192,6 +222,7 @@ Routes routes_of(const fl_machine& machine) {
       throw std::invalid_argument("two memories at one place of a node");
     }
   }
+  // Groups are made of whole smaller ones: the walks of relations_of() rely on it.
   its.spans = list_of(given.spans, given.n_spans);
   for (std::size_t s = 0; s < its.spans.size(); ++s) {
     const int before = s == 0 ? 1 : its.spans[s - 1];
@@ -238,7 +269,9 @@ Routes routes_of(const fl_machine& machine) {
 }
 
 // Whether all that enters a memory comes over one link. Bounds of flows use it: what shares a link
-// comes one after the other.
+// comes one after the other. All nodes of a kind are alike, so it is found for each place of a
+// kind: all routes there have to end with the same hop, which belongs to the node where they end,
+// or to all nodes. Where that is not sure, the answer is no: bounds get lower, and never wrong.
 std::vector<bool> single_entries(const Routes& routes) {
   const int kinds = static_cast<int>(routes.places.size());
   std::vector<std::vector<bool>> single;
@@ -255,7 +288,8 @@ std::vector<bool> single_entries(const Routes& routes) {
             const int end = routes.first_hop[table + p * width + place + 1];
             if (end == routes.first_hop[table + p * width + place]) continue;
             const RouteHop& hop = routes.hops[end - 1];
-            // That of the node where the route ends, or one that all nodes share.
+            // That of the node where the route ends, or one that all nodes share. Within a node,
+            // where a route begins is where it ends.
             one = one && (near == 0 || hop.of == RouteHop::Of::destination || hop.stride == 0);
             one = one && hop.of != RouteHop::Of::torus;
             one =

@@ -24,12 +24,14 @@ namespace flexlegion {
 
 namespace {
 
+// Whether a launch ends the iteration, and so is in the last round alone.
 bool is_closing(const TaskGraph& graph, int launch) {
   return row_of(graph.launches()[launch].pass).closing;
 }
 
-// The first round in which tasks of a launch are waited for within a memory: what ends the
-// iteration waits for the last round, unless it reads something of each.
+// From which round on the tasks of `writer` are waited for by those of `reader` in the same memory.
+// A reader that ends the iteration waits for the last round alone: what that round contributes is
+// added last (find_waits). The exception is a reader of something that each round leaves apart.
 int first_told(const TaskGraph& graph, const FlowId& id, int writer, int reader) {
   const bool once = is_closing(graph, reader) && (is_closing(graph, writer) || !id.of_each_round);
   return once ? graph.problem().graph.micro_batches - 1 : 0;
@@ -37,6 +39,8 @@ int first_told(const TaskGraph& graph, const FlowId& id, int writer, int reader)
 
 }  // namespace
 
+// A task is in all rounds from its first one on. Its visit says how urgent it is (ServiceOrder); a
+// hop is as urgent as a task that waits for it.
 void Rounds::lay_out(Timeline& line) {
   const auto& blocks = graph_.blocks();
   const auto& flows = graph_.flows();
@@ -70,7 +74,7 @@ void Rounds::lay_out(Timeline& line) {
       const Transfer& transfer = flow.transfers[flow.hops[h].transfer];
       owner_[task] = ~f;
       first_round_[task] = rounds_ - graph_.rounds_of(f, transfer);
-      // Nobody may wait for it: what is updated travels for the next iteration.
+      // An updated weight travels for the next iteration: nobody waits for it in this one.
       const bool awaited = transfer.first_consumer < (&transfer + 1)->first_consumer;
       if (!awaited) continue;
       const auto& reader = flow.consumers[static_cast<std::size_t>(transfer.first_consumer)];
@@ -79,12 +83,15 @@ void Rounds::lay_out(Timeline& line) {
   }
 }
 
-// A contribution adds to that of the round before; and back pressure.
+// Lists who waits for whom across rounds, sorted by who is waited for: of task t, those in `after_`
+// from first_after_[t] on. Each flow is of one of three kinds.
 void Rounds::find_waits(const Timeline& line) {
   pairs_.clear();
   for (int f = 0; f < static_cast<int>(graph_.flows().size()); ++f) {
     const FlowId& id = graph_.flow_ids()[f];
     if (id.kind == FlowKind::turns) {
+      // A register for what is there on demand: the first tenant of a round waits for the users of
+      // the last one in an earlier round.
       const Flow& flow = *graph_.flows()[f];
       const auto task = [&](const TaskRef& at) {
         return line.first_task[id.parties[at.party]] + at.part;
@@ -95,6 +102,9 @@ void Rounds::find_waits(const Timeline& line) {
     } else if (id.in_rounds) {
       find_back_pressure(line, f);
     } else {
+      // What ends the iteration reads it. Each round's contribution adds to that of the round
+      // before, so it comes later, and the last one hands over the sum. If rounds leave something
+      // apart, this only keeps them in order.
       for (int slot = 0; slot < id.writers; ++slot) {
         const int launch = id.parties[slot];
         if (is_closing(graph_, launch)) continue;
@@ -104,7 +114,7 @@ void Rounds::find_waits(const Timeline& line) {
       }
     }
   }
-  // By who is waited for.
+  // A counting sort by who is waited for.
   first_after_.assign(static_cast<std::size_t>(tasks_) + 1, 0);
   for (const auto& [task, after] : pairs_) ++first_after_[static_cast<std::size_t>(task) + 1];
   for (int t = 0; t < tasks_; ++t) first_after_[t + 1] += first_after_[t];
@@ -114,13 +124,17 @@ void Rounds::find_waits(const Timeline& line) {
 }
 
 // Who has to be done with what a round has written of a tensor before a later round writes it.
+// Rounds that are `later` apart have the same buffer, in each memory: there, whoever writes it
+// waits for those who used it. What came by a transfer is written by that transfer.
 void Rounds::find_back_pressure(const Timeline& line, int f) {
   const Flow& flow = *graph_.flows()[f];
   const FlowId& id = graph_.flow_ids()[f];
   const int later = flow.buffers;
   if (later >= rounds_) return;
   const LaunchGraph& launches = graph_.launch_graph();
-  // A backward task that needs what its forward task read, or wrote, is done with it last.
+  // The launch whose task k is the last to use what task k of a party has in memory. It is the
+  // party itself, or its follower if that finds the tensor there, as a backward launch may; and so
+  // on from follower to follower, which come in the order of issue.
   std::vector<int> last_use(id.parties.begin(), id.parties.end());
   for (const FlowUse& use : id.places.front().uses) {
     const bool trained = use.launch >= 0 && use.launch < static_cast<int>(graph_.blocks().size());
@@ -140,7 +154,8 @@ void Rounds::find_back_pressure(const Timeline& line, int f) {
     for (int k = 0; k < static_cast<int>(graph_.blocks()[launch].device.size()); ++k) {
       const int mine = line.first_task[launch] + k;
       if (last_use[slot] != launch) pairs_.push_back({ends({slot, k}), {mine, later}});
-      // Who adds to what was written hands it on: the uses after it count as well.
+      // A reader that also writes adds to what is there, and others read the sum. They use the same
+      // memory, so the chain goes on with that reader.
       chain.assign(1, flow.first_writer[slot] + k);
       while (!chain.empty()) {
         const int writer = chain.back();
@@ -152,6 +167,8 @@ void Rounds::find_back_pressure(const Timeline& line, int f) {
             chain.push_back(flow.first_writer[reader.party] + reader.part);
           }
         }
+        // A sender's memory is free when data have left over the first hop; of a bundle, whose hops
+        // begin together, that is the longest.
         for (int t = flow.first_transfer[writer]; t < flow.first_transfer[writer + 1]; ++t) {
           pairs_.push_back({line.first_hop[f] + flow.transfers[t].first_hop, {mine, later}});
         }
@@ -162,6 +179,7 @@ void Rounds::find_back_pressure(const Timeline& line, int f) {
       }
     }
   }
+  // In the memory where it arrives, a transfer waits for those who read what it brought before.
   for (int t = 0; t < flow.transfer_count(); ++t) {
     const int hop = line.first_hop[f] + flow.transfers[t].first_hop;
     for (int c = flow.transfers[t].first_consumer; c < flow.transfers[t + 1].first_consumer; ++c) {
@@ -170,7 +188,9 @@ void Rounds::find_back_pressure(const Timeline& line, int f) {
   }
 }
 
-// Of each task of each round: how many it waits for.
+// Of each task of each round: how many it waits for. Each wait that is counted here ends in one
+// call of deliver(), so this has to agree with finish_task(), finish_hop(), arrive() and release().
+// Hops behind a transfer's first one wait for the hop before them alone, which pushes them itself.
 void Rounds::count_predecessors(const Timeline& line) {
   pending_.assign(static_cast<std::size_t>(line.tasks), 0);
   const auto count = [&](int round, int task) { ++pending_[index(round, task)]; };
@@ -182,8 +202,8 @@ void Rounds::count_predecessors(const Timeline& line) {
       for (int j = first_round_[t]; j < rounds_; ++j) count(j, t);
     }
   }
-  // By flows: from the first round in which who is waited for exists; if that hands over what all
-  // rounds have added up, in the last.
+  // A flow's waits, from the first round in which its writer is waited for. A reader that is in the
+  // last round alone has the waits for all those rounds there.
   for (int f = 0; f < static_cast<int>(graph_.flows().size()); ++f) {
     const Flow& flow = *graph_.flows()[f];
     const FlowId& id = graph_.flow_ids()[f];
@@ -249,7 +269,8 @@ void Rounds::push(std::int64_t time, std::uint32_t what) {
   std::push_heap(events_.begin(), events_.end(), std::greater<>());
 }
 
-// A predecessor of a task has ended, or for a hop, its data can leave. `from`: of all rounds.
+// Tells a task that a predecessor has ended, or a hop that its data can leave. The latest such time
+// makes it ready, and is its cause. `from` is numbered over all rounds.
 void Rounds::deliver(Timeline& line, int round, int task, std::int64_t time, int from) {
   const int at = index(round, task);
   if (time > line.ready_time[at] || line.cause[at].place < 0) {
@@ -259,7 +280,7 @@ void Rounds::deliver(Timeline& line, int round, int task, std::int64_t time, int
   if (--pending_[at] == 0) push(line.ready_time[at], static_cast<std::uint32_t>(at));
 }
 
-// Who waits in later rounds.
+// Tells those who wait in later rounds.
 void Rounds::release(Timeline& line, int round, int task, std::int64_t end) {
   for (int a = first_after_[task]; a < first_after_[task + 1]; ++a) {
     const After& after = after_[a];
@@ -268,6 +289,8 @@ void Rounds::release(Timeline& line, int round, int task, std::int64_t end) {
   }
 }
 
+// Tells all who wait for a task, as Simulation::finish_task; what is not waited for in this round
+// (first_told, first_round_) is not told.
 void Rounds::finish_task(Timeline& line, int round, int task) {
   const int launch = owner_[task], part = task - line.first_task[launch];
   const int self = index(round, task);
@@ -315,7 +338,7 @@ void Rounds::begin_bundle(Timeline& line, int round, int f, int transfer, std::i
   }
 }
 
-// Those who wait for a transfer.
+// Tells those who wait for a transfer.
 void Rounds::arrive(Timeline& line, int round, int f, int transfer, std::int64_t end, int from) {
   const Flow& flow = *graph_.flows()[f];
   const auto& parties = graph_.flow_ids()[f].parties;
@@ -387,6 +410,7 @@ void Rounds::start(Timeline& line, int device, const Ready& ready, std::int64_t 
   push(free_[device], static_cast<std::uint32_t>(line.tasks + device));
 }
 
+// The event loop. False: the iteration is sure to take longer than the limit.
 bool Rounds::play(Timeline& line, std::int64_t limit, const std::vector<std::int64_t>* tails) {
   lay_out(line);
   find_waits(line);
@@ -422,10 +446,13 @@ bool Rounds::play(Timeline& line, std::int64_t limit, const std::vector<std::int
   while (!events_.empty()) {
     const std::int64_t now = events_.front().time;
     woken_.clear();
+    // Devices choose after all events of this moment, in the order of their numbers: so the order
+    // of events does not matter. What that adds to the moment (a link has no latency) comes next.
     while (!events_.empty() && events_.front().time == now) {
       const auto what = static_cast<int>(events_.front().what);
       std::pop_heap(events_.begin(), events_.end(), std::greater<>());
       events_.pop_back();
+      // Numbers from line.tasks on are devices and links that get free; the others are tasks.
       int user = what - line.tasks;
       if (user < 0) {
         const int round = what / tasks_, task = what % tasks_;
@@ -446,11 +473,14 @@ bool Rounds::play(Timeline& line, std::int64_t limit, const std::vector<std::int
       std::pop_heap(queue.begin(), queue.end(), std::greater<>());
       queue.pop_back();
       start(line, user, ready, now);
+      // No iteration is shorter than a task's start and its tail, or than the end of what a device
+      // does and what it has yet to do. Differences, as the limit may be the largest number.
       const int owner = owner_[ready.task];
       const bool late = tails != nullptr && owner >= 0 && now > limit - (*tails)[owner];
       if (late || free_[user] > limit - remaining_[user]) return false;
     }
   }
+  // Tasks that wait in a circle never get ready, and the events run out without them.
   std::int64_t all_tasks = 0;
   for (int first : first_round_) all_tasks += rounds_ - first;
   if (played_ != all_tasks) throw std::logic_error("micro-batches wait for each other");

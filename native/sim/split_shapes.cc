@@ -1,4 +1,5 @@
-// A shape is looked for by a hash of its extents, among those of the same hash one by one.
+// A shape is looked for by a hash of its extents, among those of the same hash one by one. Shapes
+// are numbered as tasks first have them, so equal lists of splits give equal numbers.
 //
 // Costs: tasks times operands times dimensions.
 #include "sim/split_shapes.h"
@@ -15,7 +16,9 @@ SplitShapes::SplitShapes(const Graph& graph, OpId op, const std::vector<std::vec
   const auto& operands = graph.operators[op].operands;
   std::vector<std::int64_t> row;
   for (std::vector<int> its : degrees) {
-    // Parts of linear inputs' partial values have one tile, and compute as much of it each.
+    // The parts of a linear input (DimKind::part) share out its partial values, and each of them
+    // touches the whole tile. So tiles are taken as if there were one part, and the shape of a tile
+    // is listed once for each part: these tasks follow each other, as parts are the last dimension.
     const int parts = parts_of(graph.operators[op], its);
     if (parts > 1) its.back() = 1;
     std::vector<std::vector<Rect>> touched;
@@ -34,7 +37,8 @@ SplitShapes::SplitShapes(const Graph& graph, OpId op, const std::vector<std::vec
   }
 }
 
-// That of a shape, which may be new.
+// The number of a shape, which may be new. Shapes of one hash are chained: `latest_` has the last
+// one, and `before_` leads from each to the one found before it.
 std::int32_t SplitShapes::number(const std::int64_t* extents) {
   std::uint64_t hash = 14695981039346656037u;  // FNV-1a, a number at a time
   for (std::size_t i = 0; i < width_; ++i) {

@@ -1,6 +1,11 @@
 // The cost table's part of the C ABI of libflexlegion_core: ways to split operators, and what their
 // tasks take. Those of one operator come together, so that a shape that many tasks have is priced
 // once.
+//
+// The caller passes the same splits twice. fl_problem_shapes() tells the different shapes that
+// their tasks have. The caller finds what a task of each shape takes, and fl_problem_add_splits()
+// gives each task the time of its shape. Both calls number the shapes alike, as numbers follow from
+// the splits alone (split_shapes.cc), so nothing has to be kept from the first to the second.
 #include <cstddef>
 #include <stdexcept>
 #include <vector>
@@ -12,7 +17,7 @@ namespace fl = flexlegion;
 
 namespace {
 
-// Checked: the operator can be split so.
+// Throws std::invalid_argument unless the operator can be split so.
 std::vector<fl::ParallelConfig> configs_of(const fl::Graph& graph, const fl_splits& splits) {
   const fl::OpId op = fl::checked_op(graph, splits.op);
   std::vector<fl::ParallelConfig> configs;
@@ -30,6 +35,8 @@ fl::SplitShapes shapes_of(const fl::Graph& graph, fl::OpId op,
   return fl::SplitShapes(graph, op, degrees);
 }
 
+// Whether there is a price for each shape, in the range in which sums of the simulator stay within
+// 64 bits; and whether it is told what programs keep, if and only if that decides what fits.
 void check_costs(const fl::Problem& problem, const fl_splits& splits, std::int64_t shapes,
                  const fl_split_costs& its) {
   if (its.n_times != 2 * shapes * problem.machine.kinds) {
@@ -57,7 +64,8 @@ void check_costs(const fl::Problem& problem, const fl_splits& splits, std::int64
   }
 }
 
-// Of each kind of device and task, what is told of each kind and shape.
+// Hands what is told of shapes, [kind of devices * shapes + shape], to the tasks that have these:
+// [kind of devices * tasks + task], as in a Split.
 template <typename T>
 std::vector<T> of_tasks(const T* told, int kinds, std::int64_t shapes, const std::int32_t* shape_of,
                         int tasks) {
@@ -83,6 +91,9 @@ int fl_problem_shapes(fl_problem* handle, const fl_splits* splits, fl_shapes* ou
   });
 }
 
+// The table is that of the operator's class. So a split may stand there already, by way of another
+// operator of the class; it keeps its times, and new ones get the next numbers, so that those by
+// which configurations name their splits stay valid.
 int fl_problem_add_splits(fl_problem* handle, const fl_splits* splits,
                           const fl_split_costs* costs) {
   return fl::guarded(-1, [&] {
@@ -101,6 +112,7 @@ int fl_problem_add_splits(fl_problem* handle, const fl_splits* splits,
     for (std::size_t s = 0; s < configs.size(); ++s) {
       fl::ParallelConfig config = configs[s];
       const auto tasks = static_cast<int>(config.devices.size());
+      // A split that is known has shapes in the list as well, which are passed over.
       const std::int32_t* its = shape_of;
       shape_of += tasks;
       const auto number = static_cast<int>(table.size());
@@ -108,11 +120,13 @@ int fl_problem_add_splits(fl_problem* handle, const fl_splits* splits,
       const auto told = [&](const auto* of_shapes) {
         return of_tasks(of_shapes, kinds, shapes.count(), its, tasks);
       };
+      // sums_by_shards() is asked: could it, if a strategy wanted that?
       config.sums = fl::Sums::shards;
       table.push_back({config.degrees, tasks, told(costs->times), told(costs->times + half),
                        fl::partial_values(owner, config.degrees), fl::sums_by_shards(owner, config),
                        fl::parts_of(owner, config.degrees)});
       fl::Split& split = table.back();
+      // Parts have one shape and so one price, but backward some of them may have nothing to do.
       split.leave_idle(problem.facts.first_part_alone(owner));
       if (costs->contention != nullptr) {
         split.forward_contention = told(costs->contention);

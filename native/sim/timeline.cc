@@ -1,5 +1,8 @@
 // How tasks are numbered (timeline.h): launch by launch, part by part, then the hops of flow after
 // flow; and so in each round.
+//
+// Numbers change with every proposal, as launches get more tasks or fewer. So whatever outlives one
+// task graph, such as the causes that the delta algorithm takes over, names tasks by Cause instead.
 #include "sim/timeline.h"
 
 #include <algorithm>
@@ -30,6 +33,7 @@ void Timeline::number(const TaskGraph& graph) {
   }
   tasks = static_cast<int>(all);
   iteration_time = 0;
+  // Arrays only grow. A search numbers a timeline for every proposal, most of them of like sizes.
   if (end_time.size() >= all) return;
   ready_time.resize(all);
   start_time.resize(all);
@@ -37,7 +41,8 @@ void Timeline::number(const TaskGraph& graph) {
   cause.resize(all);
 }
 
-// By bisection: tasks are numbered launch by launch, hops flow by flow.
+// By bisection: tasks are numbered launch by launch, hops flow by flow. The place keeps the rounds
+// before the task's own in it (`task`, not `there`), so number_of() only has to add.
 Cause Timeline::place_of(int task) const {
   const int there = task % (tasks / rounds);  // in its round
   const auto& first = there < first_task.back() ? first_task : first_hop;
