@@ -147,6 +147,7 @@ fl::Operator operator_of(const fl::Graph& graph, const fl_operator& its) {
   op.name = its.name;
   op.type = its.type;
   op.is_loss = its.is_loss != 0;
+  check_constant(its.n_dims, fl::kMaxRegionRank, "number of dimensions");
   for (int d = 0; d < its.n_dims; ++d) {
     check_constant(its.dim_kinds[d], FL_PART, "kind of dimensions");
     op.dims.push_back(static_cast<fl::DimKind>(its.dim_kinds[d]));

@@ -59,6 +59,7 @@ fl::RuntimeCosts runtime_of(const fl_runtime& runtime) {
       throw std::invalid_argument("the runtime takes no negative time");
     }
   }
+  if (runtime.cores < 0) throw std::invalid_argument("a memory has no negative number of cores");
   return {runtime.iteration, runtime.launch, runtime.task, runtime.crossing,
           runtime.dispatch,  runtime.wake,   runtime.cores};
 }
