@@ -139,6 +139,8 @@ FlowRules::Key FlowRules::key_of(const FlowId& id) const {
         (configs_[op].sums == Sums::shards));
     mix(2 * static_cast<std::uint64_t>(configs_[op].buffers) + (configs_[op].hierarchical ? 1 : 0));
     for (int device : configs_[op].devices) mix(static_cast<std::uint64_t>(device) + 3);
+    // Which devices sum the shards of an output goes by the operator (plan/shards.h).
+    if (configs_[op].sums == Sums::shards) mix(static_cast<std::uint64_t>(op.value));
   }
   return key;
 }

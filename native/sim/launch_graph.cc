@@ -414,7 +414,8 @@ void LaunchGraph::add_flow(FlowId id) {
 
 // Two flows are of one group if their operators are of the same classes in the same order and use
 // the flow's tensor through the same operands. Within a group, equal configurations have to give
-// equal flows, since FlowRules builds one for all. So the key has whatever else decides on a flow.
+// equal flows, since FlowRules builds one for all. So the key has whatever else decides on a flow;
+// but for who sums the shards of outputs, of which only some configurations have any (key_of).
 void LaunchGraph::group_flows(const Problem& problem) {
   std::map<std::vector<int>, int> groups;
   for (FlowId& id : flows) {

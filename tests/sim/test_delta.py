@@ -8,7 +8,11 @@ from __future__ import annotations
 import zlib
 
 import pytest
-from deltas import APART, SHALLOW, Case, Counts, run
+from deltas import APART, SHALLOW, SMALL, Case, Counts, difference, problem_for, run
+from simulated import strategy_of
+
+from flexlegion.sim.simulator import SIMULATED, Simulation
+from flexlegion.strategy.configuration import ParallelConfig
 
 # (cases, proposals to each): small machines thoroughly, large ones at least once.
 PLAN = [
@@ -26,6 +30,8 @@ PLAN = [
     *((Case(name, "p100x4", 5, detail="bundles"), 20) for name in SHALLOW),
     *((Case(name, "k80x16", detail="bundles"), 20) for name in SHALLOW),
     *((Case(name, "shared", micro_batches=4, detail="bundles"), 20) for name in APART),
+    *((Case(name, "p100x2", shard_bytes=256, shards=True), 60) for name in SHALLOW),
+    *((Case(name, "k80x8", 5, shard_bytes=256, again=True), 20) for name in SHALLOW),
 ]
 
 
@@ -46,3 +52,26 @@ def test_the_proposals_are_of_all_sorts() -> None:
     assert not counts.failures
     assert 20 < counts.accepted < 150
     assert 10 < counts.cut_short < counts.limited < 100
+
+
+@pytest.mark.parametrize("machine", ["p100x2", "p100x4", "p100x16"])
+def test_equal_layers_sum_on_devices_of_their_own(machine: str) -> None:
+    """Who sums the shards of an output goes by the operator, also where flows are kept for others.
+
+    Each layer takes the configuration that one like it had before.
+    """
+    case = Case("rnnlm", machine, shard_bytes=256)
+    problem = problem_for(case)
+    names = problem.devices.names
+    simulation = Simulation(problem, strategy_of(problem, "single"))
+    alike = [op for op in problem.graph.operators if op.name.startswith("project.")]
+    assert len({problem.class_of(op) for op in alike}) == 1
+    for parts in (2, len(names)):
+        for operator in alike:
+            cut = min(parts, SMALL["rnnlm"]["hidden"])
+            before = simulation.strategy[operator.name].degrees
+            config = ParallelConfig((*before[:-1], cut), names[:cut], "shards")
+            assert simulation.propose({operator.name: config}, "full") == SIMULATED
+            simulation.accept()
+            fresh = Simulation(problem, simulation.strategy).timeline()
+            assert not (found := difference(simulation.timeline(), fresh)), found
