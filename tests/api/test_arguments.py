@@ -306,3 +306,27 @@ def _layers() -> Iterator[tuple[str, dict[str, Callable[[fl.Model], Any]]]]:
 
 def test_oddities_are_of_many_kinds() -> None:
     assert len({type(value) for value in ODDITIES}) > 15
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda model, x: model.dense(x, 4, activations="relu"),
+            r"dense\(\) got an unexpected keyword argument 'activations' "
+            r"\(did you mean 'activation'\?\); its arguments are x, units, ",
+        ),
+        (
+            lambda model, x: model.conv2d(x, 4, kernel_size=3),
+            r"conv2d\(\) got an unexpected keyword argument 'kernel_size' "
+            r"\(did you mean 'kernel'\?\)",
+        ),
+        (lambda model, _: type(model)(8, sed=3), r"Model\(\) got .* \(did you mean 'seed'\?\)"),
+        (lambda model, x: model.relu(x, zzz=3), r"'zzz'; its arguments are x, "),
+    ],
+)
+def test_misspelt_arguments(call: Callable[..., Any], message: str) -> None:
+    """No private class is named, and what there is is told."""
+    model = fl.Model(8)
+    with pytest.raises(TypeError, match=message):
+        call(model, model.input((8,)))
