@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from flexlegion.analysis.compare import compare as compare
+    from flexlegion.analysis.compare_programs import compare_programs as compare_programs
+    from flexlegion.analysis.divisions import search_programs as search_programs
     from flexlegion.analysis.explain import explain as explain
     from flexlegion.analysis.export import export as export
-    from flexlegion.analysis.program import search_programs as search_programs
     from flexlegion.analysis.program import simulate_program as simulate_program
     from flexlegion.analysis.report import report_on as report_on
     from flexlegion.analysis.sbp import sbp as sbp

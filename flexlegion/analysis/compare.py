@@ -35,7 +35,7 @@ from flexlegion.strategy.strategy import ResolvedStrategy
 
 KNOWN = ("single", "model", "data", "expert", "optcnn")
 FOUND = "found"
-COLUMNS = ("strategy", "iteration", "over data", "moved", "computation", "allocated", "balance")
+COLUMNS = ("strategy", "iteration", "over data", "moved", "computing", "allocated", "MFU")
 
 Json = dict[str, Any]
 
@@ -126,8 +126,8 @@ def compare(
     )
     problem = setting.problem
     check_size(problem)
-    rows = [known_row(name, problem) for name in KNOWN]
-    rows += [known_row(name, problem) for name in SPECIAL if _applies(name, problem)]
+    rows = [known_row(name, setting) for name in KNOWN]
+    rows += [known_row(name, setting) for name in SPECIAL if _applies(name, problem)]
     starts, notes = starts_of(None, problem, seed, SEARCHES[ANNEALING].starts)
 
     def searched(search: str, label: str) -> SearchResult:
@@ -148,11 +148,11 @@ def compare(
         except UserError as e:
             rows.append({"strategy": PLACEMENT} | _missing(str(e)))
         else:
-            rows.append(_searched(PLACEMENT, placed, problem))
+            rows.append(_searched(PLACEMENT, placed, setting))
             ended_by = placed.ended_by
             if placed.interrupted:
                 notes += (f"interrupted; '{PLACEMENT}' is the best strategy until then",)
-    rows.append(_searched(FOUND, result, problem))
+    rows.append(_searched(FOUND, result, setting))
     _add_speedups(rows)
     return Compared(found_by(setting, result, limits, seed), tuple(rows), notes, ended_by)
 
@@ -168,16 +168,17 @@ def _applies(name: str, problem: Problem) -> bool:
     return True
 
 
-def known_row(name: str, problem: Problem) -> Json:
+def known_row(name: str, setting: Setting) -> Json:
     """The figures of a known strategy, or why it cannot exist."""
     row: Json = {"strategy": name}
+    problem = setting.problem
     try:
         strategy = named(name, problem)
     except UserError as e:
         return row | _missing(str(e))
     if name == "expert":
         row["same_as"] = _same_as(strategy, problem)
-    return row | _figures(strategy, problem)
+    return row | _figures(strategy, setting)
 
 
 def _same_as(strategy: ResolvedStrategy, problem: Problem) -> str | None:
@@ -193,19 +194,20 @@ def _same_as(strategy: ResolvedStrategy, problem: Problem) -> str | None:
     return None
 
 
-def _searched(name: str, result: SearchResult, problem: Problem) -> Json:
+def _searched(name: str, result: SearchResult, setting: Setting) -> Json:
     return {
         "strategy": name,
         "proposals": result.proposals,
         "seconds": result.seconds,
         "local_optimum": result.local_optimum,
-    } | _figures(result.strategy, problem)
+    } | _figures(result.strategy, setting)
 
 
-def _figures(strategy: ResolvedStrategy, problem: Problem) -> Json:
-    timeline = full(problem, strategy)
+def _figures(strategy: ResolvedStrategy, setting: Setting) -> Json:
+    timeline = full(setting.problem, strategy)
     reason = memory_excess(strategy, timeline) or time_excess(timeline)
-    return {"exists": True, "reason": reason} | figures(timeline)
+    rate = setting.throughput(timeline.iteration_time_ns)
+    return {"exists": True, "reason": reason} | figures(timeline) | rate.facts()
 
 
 def _missing(reason: str) -> Json:
@@ -236,5 +238,5 @@ def _cells(row: Json) -> tuple[str, ...]:
         volume(row["bytes_moved"]),
         duration(row["computation_time_ns"]),
         memory(row["allocated_bytes"]) + ("" if row["fits"] else " (does not fit)"),
-        f"{row['load_balance']:.2f}",
+        f"{row['model_flops_utilisation']:.1%}",
     )

@@ -24,6 +24,7 @@ from flexlegion.report.html.tracks import LINKS_DRAWN, link_loads, measured_trac
 from flexlegion.report.timelines import memory_excess
 from flexlegion.sim.deviations import Deviation, deviations
 from flexlegion.sim.simulator import full
+from flexlegion.sim.throughput import rates
 
 BESIDE = ("data", "expert", "model", "single")
 
@@ -91,6 +92,7 @@ class Report(Result):
             "strategy": simulated.name,
             "setting": simulated.setting,
             "facts": facts,
+            "rates": rates(facts["samples_per_s"], facts["tokens_per_s"]).split(", "),
             "reason": simulated.reason,
             "headline": views.headline(
                 timeline.iteration_time_ns,
@@ -168,8 +170,7 @@ def report_on(
         profile_db=profile_db,
         **training,
     )
-    problem = simulated.setting.problem
-    rows = [known_row(name, problem) for name in BESIDE]
+    rows = [known_row(name, simulated.setting) for name in BESIDE]
     return report_of(simulated, rows, tracks, progress=progress)
 
 

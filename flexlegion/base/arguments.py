@@ -14,6 +14,7 @@ import os
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
+from difflib import get_close_matches
 from typing import Any, Literal, TypeVar, Union
 
 from flexlegion.base.errors import UserError
@@ -63,7 +64,12 @@ def _checked(function: F, called: str) -> F:
         names, hints, known = _hints(function)
         for name in options:
             if known is not None and name not in known:
-                raise TypeError(f"{called}() got an unexpected keyword argument '{name}'")
+                near = get_close_matches(name, known, n=1)
+                ask = f" (did you mean '{near[0]}'?)" if near else ""
+                raise TypeError(
+                    f"{called}() got an unexpected keyword argument '{name}'{ask}; its arguments "
+                    f"are {', '.join(known)}"
+                )
         args = (
             tuple(
                 _taken(called, name, value, hints) for name, value in zip(names, args, strict=False)
@@ -173,18 +179,27 @@ def _hints(
 ) -> tuple[list[str], dict[str, Any], Collection[str] | None]:
     """Names of the arguments that can be given by position, and what can be told of all types.
 
-    Of a function that unpacks options also the names of all arguments.
+    Then the names of all arguments that can be given by name; None: any.
     """
     names: list[str] = []
     hints: dict[str, Any] = {}
-    known = None
+    signature = _unpacked(function)
+    takes_any = any(its.kind is its.VAR_KEYWORD for its in signature.parameters.values())
+    known = (
+        None
+        if takes_any
+        else [
+            its.name
+            for its in signature.parameters.values()
+            if its.kind in (its.POSITIONAL_OR_KEYWORD, its.KEYWORD_ONLY) and its.name != "self"
+        ]
+    )
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
             names.append(parameter.name)
         hint = parameter.annotation
         if (options := _unpacked_options(parameter, function)) is not None:
             hints |= typing.get_type_hints(options)
-            known = _unpacked(function).parameters  # the function itself takes any name
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         if isinstance(hint, str):

@@ -11,8 +11,17 @@ from flexlegion.cli.network import (
     add_json_option,
     add_setting_options,
     asked,
+    asked_on,
 )
 from flexlegion.cli.outputs import output
+from flexlegion.cli.programs import (
+    add_most_micro_batches,
+    add_runtime_option,
+    add_system_option,
+    asked_of_programs,
+    refuse_for_legion,
+    refuse_for_programs,
+)
 from flexlegion.process.ending import again
 
 
@@ -27,6 +36,9 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
         _run,
     )
     add_setting_options(parser)
+    add_runtime_option(parser)
+    add_system_option(parser)
+    add_most_micro_batches(parser, "with --runtime nccl, ")
     add_budget_options(parser, "; each of the two searches gets all of it")
     parser.add_argument(
         "--out", metavar="FILE", type=output("strategy"), help="write the strategy found as a file"
@@ -36,6 +48,38 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
+    if args.runtime == "nccl":
+        _run_programs(args)
+    else:
+        refuse_for_legion(
+            {
+                "--system": args.system is not None,
+                "--most-micro-batches": args.most_micro_batches is not None,
+            }
+        )
+        _run_searches(args)
+
+
+def _run_programs(args: argparse.Namespace) -> None:
+    from flexlegion.analysis.compare_programs import compare_programs
+
+    refuse_for_programs(
+        {
+            "--budget": args.budget is not None,
+            "--proposals": args.proposals is not None,
+            "--seed": args.seed != 0,
+            "--chains": args.chains is not None,
+            "--out": args.out is not None,
+            "--report": args.report is not None,
+            "--costs measured": args.costs == "measured",
+            "--profile-db": args.profile_db is not None,
+        }
+    )
+    found = compare_programs(**asked_on(args), **asked_of_programs(args))
+    answer(args, found.facts(), str(found))
+
+
+def _run_searches(args: argparse.Namespace) -> None:
     from flexlegion.analysis.compare import compare
     from flexlegion.analysis.report import report_of_compared
 

@@ -10,9 +10,7 @@ from flexlegion.cli.network import (
     add_network_options,
     asked_on,
 )
-from flexlegion.cli.simulate import add_system_option
-
-MOST_MICRO_BATCHES = 64
+from flexlegion.cli.programs import add_most_micro_batches, add_system_option, asked_of_programs
 
 
 def add(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -33,23 +31,12 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
         help="a machine's name, as in a100x64, or a machine file",
     )
     add_system_option(parser)
-    parser.add_argument(
-        "--most-micro-batches",
-        metavar="N",
-        type=int,
-        default=MOST_MICRO_BATCHES,
-        help="1, 2, 4, ... micro-batches up to N are tried, unless --micro-batches says how many; "
-        f"default: {MOST_MICRO_BATCHES}",
-    )
+    add_most_micro_batches(parser)
     add_json_option(parser)
 
 
 def _run(args: argparse.Namespace) -> None:
-    from flexlegion.analysis.program import search_programs
+    from flexlegion.analysis.divisions import search_programs
 
-    found = search_programs(
-        **asked_on(args),
-        system=args.system or "compiled",
-        most_micro_batches=args.most_micro_batches,
-    )
+    found = search_programs(**asked_on(args), **asked_of_programs(args))
     answer(args, found.facts(), str(found))

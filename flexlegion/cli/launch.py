@@ -16,7 +16,7 @@ from flexlegion.bindings.native import set_threads
 from flexlegion.cli.ranks import chosen_ranks, launcher_options
 from flexlegion.cli.started import stay_with
 from flexlegion.process.ending import raise_on_signals
-from flexlegion.process.ranks import MOST_CPUS, visible_gpus
+from flexlegion.process.ranks import MOST_CPUS, MOST_LEGION_CPUS, visible_gpus
 from flexlegion.process.together import RANKS
 
 
@@ -148,6 +148,11 @@ def _asked(cpus: int | None, gpus: int | None, alone: bool) -> list[str]:
         text = " and ".join(map(" ".join, options.items()))
         leave = "leave" if len(options) > 1 else "leaves"
         raise UserError(f"{text} {leave} no processor to train on")
+    if (cpus or 0) > MOST_LEGION_CPUS:
+        raise UserError(
+            f"--cpus {cpus}: Legion takes at most {MOST_LEGION_CPUS} CPU processors a rank; have "
+            "each compute with several cores (--threads N), or start several ranks (--ranks N)"
+        )
     return [word for option in options.items() for word in option]
 
 

@@ -14,10 +14,14 @@ from flexlegion.cli.network import (
     asked_on,
 )
 from flexlegion.cli.outputs import output
+from flexlegion.cli.programs import (
+    add_runtime_option,
+    add_system_option,
+    refuse_for_legion,
+    refuse_for_programs,
+)
 from flexlegion.known_strategies.registry import strategy_names
 from flexlegion.sim.simulator import ALGORITHMS
-
-RUNTIMES = ("legion", "nccl")
 
 
 def add(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -37,13 +41,7 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
         "also a division in words, as 'tp=4 pp=2 zero=1 again=full', of dp, tp, pp, cp, ep, vpp, "
         "sp, zero and again",
     )
-    parser.add_argument(
-        "--runtime",
-        choices=RUNTIMES,
-        default=RUNTIMES[0],
-        help="who runs it: legion (default), or nccl: a program of collectives, as 'flexlegion "
-        "export' writes it, and as PyTorch, JAX and Megatron-LM run theirs",
-    )
+    add_runtime_option(parser)
     add_system_option(parser)
     parser.add_argument(
         "--algorithm",
@@ -61,22 +59,19 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
     add_json_option(parser)
 
 
-def add_system_option(parser: argparse.ArgumentParser) -> None:
-    """``--system``."""
-    parser.add_argument(
-        "--system",
-        metavar="NAME",
-        help="of programs of collectives, what runs them: compiled (torch.compile or JAX; the "
-        "default), pytorch, or megatron",
-    )
-
-
 def _run(args: argparse.Namespace) -> None:
     from flexlegion.analysis.program import is_ways, simulate_program
     from flexlegion.analysis.simulate import simulate
 
     if args.runtime == "nccl":
-        _refuse(args)
+        refuse_for_programs(
+            {
+                "--algorithm delta": args.algorithm != "full",
+                "--trace": args.trace is not None,
+                "--costs measured": args.costs == "measured",
+                "--profile-db": args.profile_db is not None,
+            }
+        )
         in_words = is_ways(args.strategy)
         given = asked_on(args) if in_words else asked_of_strategy(args)
         strategy = given.pop("strategy", args.strategy)
@@ -85,8 +80,7 @@ def _run(args: argparse.Namespace) -> None:
         )
         answer(args, found.facts(), str(found))
         return
-    if args.system is not None:
-        raise UserError("--system says what runs a program of collectives; add --runtime nccl")
+    refuse_for_legion({"--system": args.system is not None})
     if is_ways(args.strategy):
         raise UserError(
             f"'{printable(args.strategy)}' divides a program of collectives; add --runtime nccl"
@@ -99,15 +93,3 @@ def _run(args: argparse.Namespace) -> None:
         result.save_trace(args.trace)
         facts["trace"] = args.trace
     answer(args, facts, str(result))
-
-
-def _refuse(args: argparse.Namespace) -> None:
-    """Say which options are about flexlegion's own runtime alone."""
-    for option, given in (
-        ("--algorithm delta", args.algorithm != "full"),
-        ("--trace", args.trace is not None),
-        ("--costs measured", args.costs == "measured"),
-        ("--profile-db", args.profile_db is not None),
-    ):
-        if given:
-            raise UserError(f"{option} is about flexlegion's own runtime, not --runtime nccl")

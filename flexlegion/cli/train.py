@@ -43,6 +43,7 @@ from flexlegion.known_strategies.registry import strategy_names
 from flexlegion.machine.running import RunningMachine
 from flexlegion.model.model import Model
 from flexlegion.process.ending import Interrupted
+from flexlegion.sim.throughput import Work, rates
 from flexlegion.training.checkpoints.callback import UnwrittenError
 from flexlegion.training.fit import History
 from flexlegion.training.progress import format_metrics
@@ -117,10 +118,17 @@ def _metrics(model: Model, history: History, test: dict[str, float]) -> dict[str
     seconds = sum(epoch["seconds"] for epoch in history.epochs)
     samples = sum(epoch["samples_per_second"] * epoch["seconds"] for epoch in history.epochs)
     trained = {f"train_{name}": history.epochs[-1][name] for name in test if name != "bleu"}
+    work = Work.of(model.plan.graph)
+    iterations_per_second = samples / seconds / work.samples
+    tokens = None if work.tokens is None else work.tokens * iterations_per_second
     return {
         **test,
         **trained,
         "samples_per_second": samples / seconds,
+        "tokens_per_second": tokens,
+        "flops_per_second_of_device": (
+            work.flops * iterations_per_second / len(model.machine.devices)
+        ),
         "seconds": seconds,
         "processors": len(model.machine.devices),
         "ranks": model.machine.ranks,
@@ -183,7 +191,9 @@ def train_here(args: argparse.Namespace) -> None:
     if first:
         if timeline is not None:
             timeline.save(args.timeline, about)
-        rate = f"{metrics['samples_per_second']:,.0f} samples/s in training"
+        rate = rates(metrics["samples_per_second"], metrics["tokens_per_second"])
+        giga = metrics["flops_per_second_of_device"] / 1e9
+        rate += f", {giga:,.4g} GFLOP/s a processor in training"
         say(wrapped(f"test  {format_metrics(values)}  {rate}", indent=6))
         if args.json:
             write_json(args.json, metrics, "metrics")

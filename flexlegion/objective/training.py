@@ -19,6 +19,7 @@ from flexlegion.objective.optimizers import (
 from flexlegion.objective.precision import DEFAULT, DEFAULT_STORAGE, check_precision, check_storage
 
 MAX_MICRO_BATCHES = 1 << 12  # as kMaxMicroBatches in native/plan/graph.h
+MOST_TRIED = 64  # micro-batches, where all numbers of them are tried and nobody says up to which
 
 
 def check_micro_batches(number: object) -> None:

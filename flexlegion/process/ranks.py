@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 # Of the processors that a rank takes unless it is told: more are better chosen by somebody.
 MOST_CPUS = 16
+MOST_LEGION_CPUS = 63  # with more, Realm ends at start in a backtrace
 MOST_THREADS = 1024  # of a processor: more than any machine has cores
 # Legate's default. Legion's locks spin, so that on one core, to which Realm binds them where it is
 # the last one, two such threads take three to five times as long as one does.

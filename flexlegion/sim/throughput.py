@@ -19,6 +19,40 @@ from flexlegion.strategy.pairs import trained
 
 
 @dataclass(frozen=True)
+class Work:
+    """What an iteration goes through, whoever computes it.
+
+    Parameters
+    ----------
+    samples
+        Of a batch.
+    tokens
+        Of a batch, where samples are rows of them; else None.
+    flops
+        Floating-point operations of the model, forward and backward.
+    """
+
+    samples: int
+    tokens: int | None
+    flops: int
+
+    @classmethod
+    def of(cls, graph: Graph) -> Work:
+        """Of a graph as it is trained, of one micro-batch; all of them count."""
+        samples = max((tensor.shape[0] for tensor in graph.inputs), default=1)
+        looked_up = {op.inputs[0] for op in graph.operators if op.kind.family == "embedding"}
+        steps = [t.shape[1] for t in graph.inputs if t in looked_up and len(t.shape) == 2]
+        is_text = bool(steps) and all(tensor.dtype == "int32" for tensor in graph.inputs)
+        flops = sum(
+            op.kind.flops(op.input_shapes) + op.kind.backward_flops(op.input_shapes)
+            for op in trained(graph)
+        )
+        rounds = graph.micro_batches
+        tokens = rounds * samples * max(steps) if is_text else None
+        return cls(rounds * samples, tokens, rounds * flops)
+
+
+@dataclass(frozen=True)
 class Throughput:
     """Of an iteration.
 
@@ -54,9 +88,7 @@ class Throughput:
 
     def rows(self) -> list[tuple[str, str]]:
         """For people."""
-        rate = f"{_number(self.samples_per_s)} samples/s"
-        if self.tokens_per_s is not None:
-            rate += f", {_number(self.tokens_per_s)} tokens/s"
+        rate = rates(self.samples_per_s, self.tokens_per_s)
         tera = self.flops_per_s_of_device / 1e12
         return [
             ("throughput", rate),
@@ -86,29 +118,23 @@ def throughput(graph: Graph, topology: Topology, time_ns: int, precision: str) -
         Of products of what is not stored in fewer bits: a key of `Device.peak_flops`.
     """
     seconds = max(time_ns, 1) / 1e9
-    batch = max((tensor.shape[0] for tensor in graph.inputs), default=1) * graph.micro_batches
-    looked_up = {op.inputs[0] for op in graph.operators if op.kind.family == "embedding"}
-    steps = [t.shape[1] for t in graph.inputs if t in looked_up and len(t.shape) == 2]
-    is_text = bool(steps) and all(tensor.dtype == "int32" for tensor in graph.inputs)
-    flops = _flops(graph) * graph.micro_batches
+    work = Work.of(graph)
     stored = {op.output.dtype for op in graph.operators}
     used = next((its for its in NARROW if its in stored), precision)
     peak = sum(d.peak_flops.get(used, d.peak_flops["float32"]) for d in topology.devices)
     return Throughput(
-        batch / seconds,
-        batch * max(steps) / seconds if is_text else None,
-        flops,
-        flops / seconds / len(topology.devices),
-        flops / seconds / peak,
+        work.samples / seconds,
+        None if work.tokens is None else work.tokens / seconds,
+        work.flops,
+        work.flops / seconds / len(topology.devices),
+        work.flops / seconds / peak,
     )
 
 
-def _flops(graph: Graph) -> int:
-    """Of one micro-batch, forward and backward."""
-    return sum(
-        op.kind.flops(op.input_shapes) + op.kind.backward_flops(op.input_shapes)
-        for op in trained(graph)
-    )
+def rates(samples_per_s: float, tokens_per_s: float | None) -> str:
+    """``12.5 samples/s, 1,600 tokens/s``."""
+    said = f"{_number(samples_per_s)} samples/s"
+    return said if tokens_per_s is None else f"{said}, {_number(tokens_per_s)} tokens/s"
 
 
 def _number(value: float) -> str:

@@ -50,6 +50,7 @@ CALLS: dict[Callable[..., Any], dict[str, Any]] = {
     fl.compare: ASKED | SHORT,
     fl.simulate_program: ASKED | {"strategy": "zero=1", "system": "compiled"},
     fl.search_programs: ASKED | {"most_micro_batches": 1},
+    fl.compare_programs: ASKED | {"most_micro_batches": 1},
     fl.what_if: ASKED | {"vary": "memory=x1,x2"} | SHORT,
     fl.export: ASKED | {"strategy": "data"},
     fl.sbp: {"model": MODEL, "mesh": fl.Mesh(["gpu:0", "gpu:1"]), "signatures": {"first": fl.S(0)}},
@@ -139,6 +140,7 @@ def test_methods_of_a_model_that_is_not_compiled(tmp_path: Path, monkeypatch: An
         fl.compare,
         fl.simulate_program,
         fl.search_programs,
+        fl.compare_programs,
         fl.what_if,
         fl.export,
         fl.tune,
@@ -304,3 +306,27 @@ def _layers() -> Iterator[tuple[str, dict[str, Callable[[fl.Model], Any]]]]:
 
 def test_oddities_are_of_many_kinds() -> None:
     assert len({type(value) for value in ODDITIES}) > 15
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda model, x: model.dense(x, 4, activations="relu"),
+            r"dense\(\) got an unexpected keyword argument 'activations' "
+            r"\(did you mean 'activation'\?\); its arguments are x, units, ",
+        ),
+        (
+            lambda model, x: model.conv2d(x, 4, kernel_size=3),
+            r"conv2d\(\) got an unexpected keyword argument 'kernel_size' "
+            r"\(did you mean 'kernel'\?\)",
+        ),
+        (lambda model, _: type(model)(8, sed=3), r"Model\(\) got .* \(did you mean 'seed'\?\)"),
+        (lambda model, x: model.relu(x, zzz=3), r"'zzz'; its arguments are x, "),
+    ],
+)
+def test_misspelt_arguments(call: Callable[..., Any], message: str) -> None:
+    """No private class is named, and what there is is told."""
+    model = fl.Model(8)
+    with pytest.raises(TypeError, match=message):
+        call(model, model.input((8,)))

@@ -115,6 +115,8 @@ BUDGET = {
     "seed": Row({"--seed": "7"}, {"seed": 7}),
     "chains": Row({"--chains": "3"}, {"chains": 3}),
 }
+# Without the options of searches.
+OF_PROGRAMS = {"--runtime": "nccl", "--proposals": None, "--chains": None}
 JSON = {"json": Row({"--json": None}, shows=lambda outcome: not outcome.out.startswith("{"))}
 STRATEGY = {"strategy": Row({"--strategy": "model"}, {"strategy": "model"}, moves=True)}
 POSITIONAL = {"strategy": Row({"": "model"}, {"strategy": "model"}, moves=True)}
@@ -230,6 +232,12 @@ ROWS: dict[str, dict[str, Row]] = {
     | {
         "out": _file("--out", "found.json"),
         "report": _file("--report", "report.html"),
+        "runtime": Row({**OF_PROGRAMS}, {"runtime": "nccl"}, moves=True),
+        "system": Row({**OF_PROGRAMS, "--system": "pytorch"}, {"system": "pytorch"}, moves=True),
+        "most_micro_batches": Row(
+            {**OF_PROGRAMS, "--most-micro-batches": "1"},
+            shows=lambda outcome: {way["micro_batches"] for way in outcome.told("ways")} == {1},
+        ),
     },
     "what-if": NETWORK
     | MACHINE

@@ -325,7 +325,10 @@ def test_compare(capsys: Capture, out: str) -> None:
         assert row["speedup"] == times["data"] / times[name]
     for name in ("data", "expert", "optcnn", "model"):
         alone = json_of(capsys, "simulate", *RNN, "--strategy", name)
-        for key in ("iteration_time_ns", "bytes_moved", "computation_time_ns", "load_balance"):
+        for key in (
+            *("iteration_time_ns", "bytes_moved", "computation_time_ns", "load_balance"),
+            *("samples_per_s", "tokens_per_s", "model_flops_utilisation"),
+        ):
             assert alone[key] == rows[name][key]
     again = json_of(capsys, "simulate", "--strategy", out)
     assert again["iteration_time_ns"] == times["found"] == facts["iteration_time_ns"]

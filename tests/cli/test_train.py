@@ -18,6 +18,7 @@ import pytest
 from common.processes import descendants
 from launch import ROOT, is_quiet, legate_environment, run_checked, run_legate
 
+import flexlegion as fl
 from flexlegion.data import load_digits, write_digits
 
 TRAIN = ROOT / "scripts" / "train.py"
@@ -136,7 +137,28 @@ def test_synthetic_data(tmp_path: Path) -> None:
     arguments += ["--size", "classes=7", "--samples", 100, "--epochs", 1, "--json", out]
     done = run_legate(TRAIN, *arguments, cpus=2, timeout=120)
     assert "mlp: 100 samples to train, 64 to test" in done.stdout
-    assert json.loads(out.read_text())["samples_per_second"] > 0
+    metrics = json.loads(out.read_text())
+    assert metrics["samples_per_second"] > 0
+    assert metrics["tokens_per_second"] is None
+    assert "GFLOP/s a processor in training" in " ".join(done.stdout.split())
+
+
+def test_rates_of_text(tmp_path: Path) -> None:
+    """Tokens are counted where samples are rows of them; the work is what simulations say."""
+    out = tmp_path / "metrics.json"
+    sizes = ["steps=16", "layers=1", "hidden=32", "heads=2", "vocabulary=50"]
+    network = ["--model", "transformer", *(word for size in sizes for word in ("--size", size))]
+    arguments = [*network, "--data", "synthetic", "--batch-size", 8, "--samples", 32]
+    arguments += ["--micro-batches", 2, "--json", out]
+    done = run_legate(TRAIN, *arguments, cpus=2, timeout=120)
+    metrics = json.loads(out.read_text())
+    assert metrics["tokens_per_second"] == pytest.approx(16 * metrics["samples_per_second"])
+    assert " tokens/s" in done.stdout
+    given = {name: int(value) for name, value in (size.split("=") for size in sizes)}
+    model = fl.load_model("transformer", 8, given)
+    simulated = fl.simulate(model, "p100x2", micro_batches=2).facts()
+    flops = 2 * metrics["flops_per_second_of_device"] / metrics["samples_per_second"]
+    assert flops == pytest.approx(simulated["model_flops"] / 8)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import flexlegion as fl
+from flexlegion.analysis.compare_programs import KINDS
 from flexlegion.cli.main import main
 from flexlegion.zoo import build
 
@@ -52,23 +53,56 @@ def test_the_best_division_fits_and_is_the_fastest() -> None:
     assert found.best is min(fitting, key=lambda its: its.iteration_time_ns)
     tried = {its.name for its in found.found}
     assert {"dp=8 zero=1", "dp=8 zero=3 again=full", "tp=8 sp=1", "dp=2 pp=4 zero=1"} <= tried
-    rounds = {its.setting.problem.graph.micro_batches for its in found.found}
+    rounds = {its.micro_batches for its in found.found}
     assert rounds == {1, 2, 4, 8}
     again = fl.simulate_program(
         model,
         "a100x8",
         found.best.name,
         optimizer="adam",
-        micro_batches=found.best.setting.problem.graph.micro_batches,
+        micro_batches=found.best.micro_batches,
     )
     assert again.iteration_time_ns == found.best.iteration_time_ns
+
+
+def test_ways_beside_each_other() -> None:
+    """Each in its fastest division; what they say is what the search of all divisions found."""
+    model = build("gpt", 32, **GPT)
+    asked = {"most_micro_batches": 4, "optimizer": "adam"}
+    compared = fl.compare_programs(model, "a100x8", **asked)
+    searched = fl.search_programs(model, "a100x8", **asked)
+    assert compared.simulated == len(searched.found)
+    assert compared.best.name == searched.best.name
+    assert list(compared.ways) == [
+        *("data", "zero-1", "zero-2", "fsdp", "tensor", "pipeline", "3d", "found")
+    ]
+    kinds = {name: its.name for name, its in compared.ways.items()}
+    assert kinds["data"] == "dp=8"
+    assert kinds["fsdp"].startswith("dp=8 zero=3")
+    assert "pp=" not in kinds["tensor"]
+    assert "tp=" not in kinds["pipeline"]
+    assert {"tp=", "pp="} <= {word[:3] for word in kinds["3d"].split()}
+    times = [its.iteration_time_ns for its in compared.ways.values()]
+    assert min(times) == compared.best.iteration_time_ns
+    for its in searched.found:
+        assert any(belongs(its.ways) for belongs in KINDS.values())
+    rows = compared.facts()["ways"]
+    assert rows[0]["speedup"] == 1
+    assert rows[-1]["speedup"] == times[0] / min(times)
+
+
+def test_no_speedup_over_what_does_not_fit() -> None:
+    model = build("gpt", 8, layers=24, hidden=8192, heads=64, steps=256)
+    compared = fl.compare_programs(model, "p100x4", most_micro_batches=1, optimizer="adam")
+    assert {row["speedup"] for row in compared.facts()["ways"]} == {None}
+    assert "(does not fit)" in str(compared)
 
 
 def test_where_nothing_fits_the_least_memory_comes_first() -> None:
     model = build("gpt", 8, layers=24, hidden=8192, heads=64, steps=256)
     found = fl.search_programs(model, "p100x4", most_micro_batches=2, optimizer="adam")
     assert not found.best.fits
-    needed = [max(m.needed for m in its.timeline.memory) for its in found.found]
+    needed = [its.needed_bytes for its in found.found]
     assert needed == sorted(needed)
 
 
@@ -79,7 +113,7 @@ def test_a_model_that_needs_its_whole_batch_is_divided_without_micro_batches() -
     its = model.batch_norm(its, name="norm")
     model.dense(model.flatten(its), 10, activation=None)
     found = fl.search_programs(model, "p100x4")
-    assert {p.setting.problem.graph.micro_batches for p in found.found} == {1}
+    assert {p.micro_batches for p in found.found} == {1}
     assert "more micro-batches were not tried" in str(found)
     assert "norm.moments" in found.facts()["undivided"]
 
@@ -101,4 +135,24 @@ def test_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["simulate", "--model", "mlp", "--machine", "p100x4", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--system", "pytorch"], "--system is about programs of collectives"),
+        (["--most-micro-batches", "2"], "add --runtime nccl"),
+        (["--runtime", "nccl", "--budget", "1s"], "--budget is about flexlegion's own runtime"),
+        (["--runtime", "nccl", "--out", "found.json"], "--out is about"),
+        (["--runtime", "nccl", "--report", "r.html"], "--report is about"),
+        (["--runtime", "nccl", "--seed", "3"], "--seed is about"),
+    ],
+)
+def test_comparisons_refused(
+    words: list[str], message: str, capsys: Any, tmp_path: Any, monkeypatch: Any
+) -> None:
+    """What the other runtime's comparison would leave aside."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", "--model", "mlp", "--machine", "p100x4", *words]) == 2
     assert message in capsys.readouterr().err

@@ -165,3 +165,12 @@ def test_under_legate_nothing_starts(machine: Path, monkeypatch: pytest.MonkeyPa
     launch.go_under_legate(parsed())
     monkeypatch.setenv(together.RANKS, "1")
     launch.go_under_legate(parsed("--cpus", "2"))
+
+
+@pytest.mark.usefixtures("machine")
+def test_more_processors_than_legion_takes() -> None:
+    """Realm would end in a backtrace; with 63 it starts."""
+    options, _ = started("--cpus", "63")
+    assert options[options.index("--cpus") + 1] == "63"
+    with pytest.raises(UserError, match="--cpus 64: Legion takes at most 63 CPU processors a rank"):
+        launch.go_under_legate(parsed("--cpus", "64"))
