@@ -358,11 +358,12 @@ void LaunchGraph::add_flow(FlowId id) {
       if (use.comes == Comes::waits || spreads || partial_alone) waiting.push_back(use.launch);
     }
   }
-  // Who used a value before hands its register on, and who writes the next one waits.
+  // Who used a value before hands its register on, and who writes the next one waits. What training
+  // does not run only decides on who shares the register.
   for (int tenant : id.tenants) {
     for (const FlowUse& use : flows[tenant].places.front().uses) {
-      if (use.launch >= static_cast<int>(launches.size())) continue;
       ops.push_back(deciding_[use.launch]);
+      if (use.launch >= static_cast<int>(launches.size())) continue;
       writers.push_back(use.launch);
       if (use.comes == Comes::writes) waiting.push_back(use.launch);
     }

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 
 import pytest
 from deltas import APART, SHALLOW, SMALL, Case, Counts, difference, problem_for, run
 from simulated import strategy_of
 
 from flexlegion.sim.simulator import SIMULATED, Simulation
-from flexlegion.strategy.configuration import ParallelConfig
+from flexlegion.strategy.configuration import ParallelConfig, cannot_run_again
 
 # (cases, proposals to each): small machines thoroughly, large ones at least once.
 PLAN = [
@@ -72,6 +73,35 @@ def test_equal_layers_sum_on_devices_of_their_own(machine: str) -> None:
             before = simulation.strategy[operator.name].degrees
             config = ParallelConfig((*before[:-1], cut), names[:cut], "shards")
             assert simulation.propose({operator.name: config}, "full") == SIMULATED
+            simulation.accept()
+            fresh = Simulation(problem, simulation.strategy).timeline()
+            assert not (found := difference(simulation.timeline(), fresh)), found
+
+
+@pytest.mark.parametrize("network", ["nmt", "rnnlm", "transformer"])
+def test_what_training_does_not_run_decides_on_registers(network: str) -> None:
+    """A softmax that predictions alone compute reads the logits, and so says where they are held.
+
+    Tensors of which every device touches the same part take turns in memory; with another softmax
+    the logits, or what it writes, may no longer be one of them.
+    """
+    problem = problem_for(Case(network, "k80x8", shard_bytes=256, again=True))
+    names = problem.devices.names
+    start = strategy_of(problem, "data")
+    every = [op.name for op in problem.graph.operators if cannot_run_again(op) is None]
+    for first in (0, 1):
+        again = set(every[first::2])
+        held = {
+            name: replace(config, again=name in again, sharding="gradients")
+            for name, config in start.items()
+        }
+        simulation = Simulation(problem, start.changed(held))
+        for degrees in ((2, 3), (4, 1), (1, 1), (8, 1)):
+            one = simulation.strategy["softmax"]
+            tasks = degrees[0] * degrees[1]
+            cut = (*degrees, *one.degrees[2:])
+            its = replace(one, degrees=cut, devices=names[::-1][:tasks], dims=None)
+            assert simulation.propose({"softmax": its}, "full") == SIMULATED
             simulation.accept()
             fresh = Simulation(problem, simulation.strategy).timeline()
             assert not (found := difference(simulation.timeline(), fresh)), found
