@@ -52,7 +52,7 @@ class Explained(Iteration):
     def facts(self) -> dict[str, Any]:
         return (
             self.setting.about()
-            | {"strategy": self.name}
+            | {"strategy": self.name, "in_words": self.setting.in_words(self.strategy)}
             | figures(self.timeline)
             | self.setting.throughput(self.iteration_time_ns).facts()
             | {
@@ -66,6 +66,7 @@ class Explained(Iteration):
         data, speedup = self.data_parallel_time_ns, self.speedup
         number = sum(len(deviation.operators) for deviation in self.deviations)
         rows = [
+            ("in words", self.setting.in_words(self.strategy)),
             ("data parallelism", duration(data) if data else "does not fit into memory"),
             ("this strategy", duration(self.iteration_time_ns)),
             ("speed-up", f"{speedup:.2f}x" if speedup else "none: nothing to compare with"),

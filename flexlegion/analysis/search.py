@@ -102,6 +102,7 @@ class Found(Iteration):
             self.strategy.told
             | {
                 "strategy": self.strategy.source,
+                "in_words": self.setting.in_words(self.strategy),
                 "seconds": self.seconds,
                 "counts": _counts(self.result),
             }
@@ -131,6 +132,7 @@ class Found(Iteration):
             elif name not in self.start_times_ns and its_ns is not None:
                 rows.append((name, duration(its_ns)))
         rows.append(("found", f"{duration(self.iteration_time_ns)}, from start {self.start}"))
+        rows.append(("in words", self.setting.in_words(self.strategy)))
         for name, its_ns in references.items():
             if its_ns is not None:
                 what = "data parallelism" if name == "data" else "the experts' strategy"

@@ -32,6 +32,7 @@ from flexlegion.sim.throughput import Throughput, throughput
 from flexlegion.strategy.configuration import SPLIT
 from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
 from flexlegion.strategy.strategy import ResolvedStrategy, Strategy
+from flexlegion.strategy.words import in_words
 
 AnyModel = Model | Network | str | Path
 AnyMachine = Topology | str | Path
@@ -96,6 +97,10 @@ class Setting:
         """What an iteration's time means: samples and tokens a second, share of the peak."""
         precision = PEAKS[self.network.training.precision]
         return throughput(self.problem.graph, self.problem.topology, time_ns, precision)
+
+    def in_words(self, strategy: ResolvedStrategy) -> str:
+        """A strategy as those say it who train large models: "TP 4 x DP 2; ZeRO-1"."""
+        return in_words(self.problem.graph, strategy)
 
     def about(self) -> dict[str, Any]:
         """For files and JSON: what it takes to build it again."""

@@ -50,6 +50,7 @@ class Simulated(Iteration):
     def facts(self) -> dict[str, Any]:
         about = self.setting.about() | {"runtime": "legion"}
         about |= {"strategy": self.name, "algorithm": self.algorithm}
+        about |= {"in_words": self.setting.in_words(self.strategy)}
         if self.simulations is not None:
             about["simulations"] = self.simulations
         rate = self.throughput.facts()
@@ -63,7 +64,8 @@ class Simulated(Iteration):
         pairs, *rest = described(self.timeline, self._priced_by())
         assert isinstance(pairs, Pairs)
         first, *others = pairs.rows
-        return [heading, Pairs([first, *self.throughput.rows(), *others]), *rest]
+        words = ("in words", self.setting.in_words(self.strategy))
+        return [heading, Pairs([words, first, *self.throughput.rows(), *others]), *rest]
 
     @property
     def throughput(self) -> Throughput:
