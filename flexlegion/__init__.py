@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from flexlegion.analysis.sbp import sbp as sbp
     from flexlegion.analysis.search import search as search
     from flexlegion.analysis.simulate import simulate as simulate
+    from flexlegion.analysis.what_fits import what_fits as what_fits
     from flexlegion.analysis.what_if import what_if as what_if
     from flexlegion.base.errors import DivergenceError as DivergenceError
     from flexlegion.base.errors import UserError as UserError

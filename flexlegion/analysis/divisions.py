@@ -17,6 +17,7 @@ from flexlegion.console.text import duration, memory
 from flexlegion.networks.network import Network
 from flexlegion.objective.training import MOST_TRIED, TrainingOptions
 from flexlegion.spmd.steps import Prices
+from flexlegion.spmd.system import RUNNERS
 from flexlegion.spmd.ways import Ways
 
 SHOWN = 10  # divisions in a table
@@ -108,13 +109,38 @@ def search_programs(
     UserError
         If something does not exist or does not fit.
     """
-    runner = runner_of(system)
+    runner_of(system)
     network = network_of(model, **training)
     setting = Setting.of(network, machine, costs="analytic")
+    found, undivided = simulated_divisions(setting, machine, system, most_micro_batches)
+    if not found:
+        raise UserError("no division of training fits this model, batch and machine")
+    return SearchedPrograms(found[0], tuple(found), undivided)
+
+
+def simulated_divisions(
+    setting: Setting, machine: AnyMachine, system: str, most: int, *, thrifty: bool = False
+) -> tuple[list[SimulatedProgram], str]:
+    """All divisions, the best first; and why there are no more micro-batches, if there are not.
+
+    Parameters
+    ----------
+    setting
+        Model and machine.
+    machine
+        The machine, as it was given.
+    system
+        What runs them.
+    most
+        How many micro-batches are tried at most.
+    thrifty
+        Whether those are enough that need the least memory.
+    """
+    runner, network = RUNNERS[system], setting.network
     devices = len(setting.problem.topology.devices)
     node = min(map(len, setting.problem.devices.preferred_by_node))
     given = network.training.micro_batches
-    rounds = [given] if given > 1 else _powers(most_micro_batches, network.batch_size)
+    rounds = [given] if given > 1 else _powers(most, network.batch_size)
     prices: Prices = {}
     found: list[SimulatedProgram] = []
     undivided = ""
@@ -126,15 +152,22 @@ def search_programs(
                 undivided = str(refusal)  # batch normalization needs the whole batch, say
                 break
             for ways in _candidates(devices, node, network.batch_size // count, count):
+                if thrifty and not _is_thrifty(ways, network.batch_size, count, rounds):
+                    continue
                 try:
                     found.append(simulated_on(its, ways, system, runner, prices))
                 except UserError:
                     continue  # it has too few layers, or nothing to split
             bar.steps(done + 1, len(rounds))
-    if not found:
-        raise UserError("no division of training fits this model, batch and machine")
     found.sort(key=rank)
-    return SearchedPrograms(found[0], tuple(found), undivided)
+    return found, undivided
+
+
+def _is_thrifty(ways: Ways, batch: int, count: int, rounds: Sequence[int]) -> bool:
+    """Whether all is sharded that can be, in as many micro-batches as there can be."""
+    most = max(its for its in rounds if its == count or batch // its >= ways.data)
+    shards = 0 if ways.data == 1 else 1 if ways.pipeline > 1 else 3
+    return count == most and ways.shards == shards
 
 
 def rank(its: SimulatedProgram) -> tuple[bool, int]:

@@ -261,3 +261,23 @@ class _Unmeasured(CostModel):
             f"the rate of {pass_} tasks was not measured on {device.model}; measure it, or take "
             "--costs auto"
         )
+
+
+def with_batch(network: Network, batch_size: int) -> Network:
+    """The network with another batch.
+
+    Raises
+    ------
+    UserError
+        If the model cannot be built anew.
+    """
+    if batch_size == network.batch_size:
+        return network
+    reference = network.model.reference
+    if reference is None:
+        raise UserError(
+            "the batch varies where a model can be built anew: give how it is named, as in "
+            "'lenet' or 'file.py:model'"
+        )
+    model = load_model(reference.name, batch_size, reference.sizes)
+    return Network.of(model, network.training)

@@ -18,7 +18,13 @@ from typing import Any, Unpack
 
 from flexlegion.analysis.result import Result
 from flexlegion.analysis.search import starts_of
-from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting, network_of
+from flexlegion.analysis.setting import (
+    AnyMachine,
+    AnyModel,
+    Setting,
+    network_of,
+    with_batch,
+)
 from flexlegion.base.arguments import typed
 from flexlegion.base.errors import UserError
 from flexlegion.console.blocks import Block, Table
@@ -29,7 +35,6 @@ from flexlegion.machine.files import described
 from flexlegion.machine.topology import Topology
 from flexlegion.machine.variation import Quantity, between, quantities, variation
 from flexlegion.networks.network import Network
-from flexlegion.networks.references import load_model
 from flexlegion.objective.training import TrainingOptions
 from flexlegion.profiling.machines import is_local
 from flexlegion.report.html.page import page, save_page
@@ -329,7 +334,7 @@ def what_if(
 
     def setting_of(value: float) -> Setting:
         if quantity.machine is None:
-            varied, other, used = _with_batch(network, round(value)), its, gpus
+            varied, other, used = with_batch(network, round(value)), its, gpus
         else:
             varied, (other, used) = network, quantity.machine(value)
         setting = Setting.of(varied, other.topology(used), costs=costs, profile_db=profile_db)
@@ -373,19 +378,6 @@ def what_if(
         time.monotonic() - begin,
         ended_by,
     )
-
-
-def _with_batch(network: Network, batch_size: int) -> Network:
-    if batch_size == network.batch_size:
-        return network
-    reference = network.model.reference
-    if reference is None:
-        raise UserError(
-            "the batch varies where a model can be built anew: give how it is named, as in "
-            "'lenet' or 'file.py:model'"
-        )
-    model = load_model(reference.name, batch_size, reference.sizes)
-    return Network.of(model, network.training)
 
 
 def _check_costs(searched: _Searched, quantity: Quantity) -> None:

@@ -10,7 +10,12 @@ from flexlegion.cli.network import (
     add_network_options,
     asked_on,
 )
-from flexlegion.cli.programs import add_most_micro_batches, add_system_option, asked_of_programs
+from flexlegion.cli.programs import (
+    add_machine_option,
+    add_most_micro_batches,
+    add_system_option,
+    asked_of_programs,
+)
 
 
 def add(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -24,12 +29,7 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
         _run,
     )
     add_network_options(parser)
-    parser.add_argument(
-        "--machine",
-        required=True,
-        metavar="NAME|FILE",
-        help="a machine's name, as in a100x64, or a machine file",
-    )
+    add_machine_option(parser)
     add_system_option(parser)
     add_most_micro_batches(parser)
     add_json_option(parser)

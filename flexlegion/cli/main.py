@@ -28,6 +28,7 @@ GROUPS = {
         "search": ("search", "search for a fast strategy and write it as a file"),
         "compare": ("compare", "compare known strategies with the best that searches find"),
         "divide": ("divide", "data x tensor x pipeline for PyTorch, JAX, Megatron-LM"),
+        "fits": ("fits", "the fewest GPUs for a model, and the largest batch"),
         "what-if": ("what_if", "how the best changes on a machine with one thing changed"),
         "strategy": ("plan", "write a built-in strategy as a file, as a start for editing"),
     },

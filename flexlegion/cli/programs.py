@@ -23,6 +23,16 @@ def add_runtime_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_machine_option(parser: argparse.ArgumentParser) -> None:
+    """``--machine``, of commands about programs of collectives alone."""
+    parser.add_argument(
+        "--machine",
+        required=True,
+        metavar="NAME|FILE",
+        help="a machine's name, as in a100x64, or a machine file",
+    )
+
+
 def add_system_option(parser: argparse.ArgumentParser) -> None:
     """``--system``."""
     parser.add_argument(

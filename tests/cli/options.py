@@ -150,6 +150,7 @@ BASES: dict[str, Given] = {
     "search": _SEARCH | {"--out": "FOLDER/found.json"},
     "compare": _SEARCH,
     "divide": _BASE | {"--batch-size": "64", "--json": True},
+    "fits": _BASE | {"--batch-size": "64", "--json": True},
     "what-if": _SEARCH | {"--vary": "memory=x1,x2"},
     "plan": _BASE,
     "strategy": _BASE | {"--out": "FOLDER/strategy.json"},
@@ -266,6 +267,13 @@ ROWS: dict[str, dict[str, Row]] = {
             {"--most-micro-batches": "1"},
             shows=lambda outcome: {d["micro_batches"] for d in outcome.told("divisions")} == {1},
         ),
+    },
+    "fits": NETWORK
+    | {"machine": MACHINE["machine"]}
+    | JSON
+    | {
+        "system": Row({"--system": "pytorch"}, {"system": "pytorch"}, moves=True),
+        "most_micro_batches": Row({"--most-micro-batches": "1"}, {"least_memory.micro_batches": 1}),
     },
     # What it prints is compared as a whole.
     "plan": {name: Row(row.given, moves=True) for name, row in NETWORK.items()}

@@ -37,6 +37,7 @@ IN_PROCESS = {
     "compare": ["--proposals", "5", "--chains", "1"],
     "what-if": ["--vary", "flops=x1,x2", "--proposals", "5", "--chains", "1"],
     "divide": [],
+    "fits": ["--most-micro-batches", "1"],
     "plan": [],
     "strategy": ["--out", "FOLDER/out.json"],
 }

@@ -95,6 +95,7 @@ def test_all_that_is_printed(here: Path, monkeypatch: pytest.MonkeyPatch, capsys
         ["what-if", *on, "--vary", "flops=x1,x2", "--proposals", "50", "--report", "w.html"],
         ["simulate", "--runtime", "nccl", "--strategy", "zero=1", *on],
         ["divide", *on],
+        ["fits", *on],
         ["export", "s.json", *on, "--to", "dtensor", "--out", "plan.py"],
         ["export", "s.json", *on, "--to", "jax", "--out", "plan_jax.py"],
         ["report", "s.json", *on, "--out", "page.html", "--svg", "p.svg"],

@@ -39,6 +39,8 @@ FIGURES = (
     "memory_of_each_device",
     "strategies",
     "points",
+    "fewest",
+    "largest",
 )
 
 

@@ -98,6 +98,54 @@ def test_no_speedup_over_what_does_not_fit() -> None:
     assert "(does not fit)" in str(compared)
 
 
+def test_what_fits() -> None:
+    """Half of the devices do not suffice, the next larger batch does not fit, by simulations."""
+    sizes = {"layers": 28, "hidden": 2048, "heads": 16, "steps": 256}
+    model = build("gpt", 16, **sizes)
+    asked: dict[str, Any] = {"optimizer": "adam", "most_micro_batches": 4}
+    found = fl.what_fits(model, "p100x8", **asked)
+    assert found.fewest is not None
+    assert found.fewest.fits
+    devices = found.fewest_devices
+    assert devices in (2, 4, 8)
+    best = fl.search_programs(model, f"p100x{devices}", **asked).best
+    assert best.name == found.fewest.name
+    assert best.iteration_time_ns == found.fewest.iteration_time_ns
+    assert not fl.search_programs(model, f"p100x{devices // 2}", **asked).best.fits
+    everywhere = fl.search_programs(model, "p100x8", **asked).found
+    assert found.least.needed_bytes == min(its.needed_bytes for its in everywhere)
+
+
+def test_a_model_that_is_built_here_has_one_batch() -> None:
+    model = fl.Model(batch_size=8)
+    model.dense(model.input((16,)), 4)
+    found = fl.what_fits(model, "p100x2", most_micro_batches=1)
+    assert (found.fewest_devices, found.largest) == (1, None)
+    assert "the batch varies where a model can be built anew" in " ".join(str(found).split())
+
+
+def test_the_largest_batch_that_fits() -> None:
+    asked: dict[str, Any] = {"optimizer": "adam", "most_micro_batches": 1}
+    found = fl.what_fits("alexnet", "p100x2", **asked)
+    assert found.largest is not None
+    batch = found.largest.setting.network.batch_size
+    assert found.facts()["largest_batch"] == batch > 256
+    for samples, fits in ((batch, True), (2 * batch, False)):
+        its = fl.search_programs(build("alexnet", samples), "p100x2", **asked)
+        assert its.best.fits == fits
+    assert f"{batch:,} samples at once" in str(found)
+
+
+def test_where_nothing_fits_it_is_said() -> None:
+    sizes = {"layers": 24, "hidden": 8192, "heads": 64, "steps": 256}
+    model = build("gpt", 8, **sizes)
+    found = fl.what_fits(model, "p100x2", optimizer="adam", most_micro_batches=1)
+    assert (found.fewest, found.fewest_devices) == (None, None)
+    assert "more than the 2 that there are" in str(found)
+    with pytest.raises(fl.UserError, match="a machine that a file describes"):
+        fl.what_fits("lenet", fl.load_machine("p100x2"))
+
+
 def test_where_nothing_fits_the_least_memory_comes_first() -> None:
     model = build("gpt", 8, layers=24, hidden=8192, heads=64, steps=256)
     found = fl.search_programs(model, "p100x4", most_micro_batches=2, optimizer="adam")
