@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flexlegion.base.errors import UserError
+from flexlegion.base.quoting import printable
 from flexlegion.base.suggestions import unknown
 from flexlegion.cli.how_trained import (
     add_hyperparameter_options,
@@ -23,6 +24,7 @@ from flexlegion.data.named import load_named
 from flexlegion.data.synthetic import NAME as SYNTHETIC
 from flexlegion.data.synthetic import made_up
 from flexlegion.data.tasks import SAMPLE, Request, load_for, network_sizes
+from flexlegion.graph.fingerprint import difference
 from flexlegion.graph.graph import Graph, Operator
 from flexlegion.networks.network import Network
 from flexlegion.networks.references import HELP, load_model, target_of
@@ -125,7 +127,9 @@ def prepared(args: argparse.Namespace, strategy: str | Strategy | None = None) -
     where = strategy.source if isinstance(strategy, Strategy) else ""
     training = training_from(args, found, where)
     if args.model in ZOO and source != SYNTHETIC:
-        return _prepared_for(source, ZOO[args.model], sizes, args, training)
+        ready = _prepared_for(source, ZOO[args.model], sizes, args, training)
+        _check_found_for(strategy, ready.network, source)
+        return ready
     if args.augment:
         raise UserError("--augment goes with folders of images")
     batch_size = found.get("batch_size") if args.batch_size is None else args.batch_size
@@ -142,6 +146,30 @@ def prepared(args: argparse.Namespace, strategy: str | Strategy | None = None) -
         for samples, seed in ((number, args.seed), (min(number, model.batch_size), args.seed + 1))
     )
     return Prepared(network, train, test)
+
+
+def _check_found_for(strategy: str | Strategy | None, network: Network, source: str) -> None:
+    """Raise `UserError` if data make another network of a model than was searched."""
+    if not isinstance(strategy, Strategy) or strategy.fingerprint is None:
+        return
+    there, here = strategy.fingerprint, network.fingerprint
+    found, about = strategy.found, network.about()
+    if there.value == here.value or found.get("model") != network.reference:
+        return
+    if found.get("sizes") == about["sizes"]:  # something else differs
+        return
+    sizes = " ".join(f"--size {name}={_written(value)}" for name, value in network.sizes.items())
+    raise UserError(
+        f"{strategy.source}: it was found for {network.reference} of other sizes than the data "
+        f"'{printable(source)}' make it: {difference(there, here)}; train what was searched by "
+        f"--data {SYNTHETIC}, or search for what these data make, by --batch-size "
+        f"{network.batch_size} {sizes}".rstrip()
+    )
+
+
+def _written(value: Any) -> str:
+    """A size as `--size` takes it."""
+    return "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _check_data_options(args: argparse.Namespace, source: str) -> None:

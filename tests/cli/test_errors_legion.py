@@ -82,6 +82,22 @@ def test_unknown_operator(tmp_path: Path, strategy: Path) -> None:
     assert "operator 'conv3' (conv2d 10x10x16) is not here" in text
 
 
+def test_data_make_another_network_than_was_searched(tmp_path: Path) -> None:
+    """As README's first strategy, for a network that the data that come along make smaller."""
+    search = ["search", "--model", "rnnlm", "--size", "steps=4", "--machine", "p100x2"]
+    done = outside_legate(
+        *("-m", "flexlegion", *search, "--proposals", "2", "--no-descent"),
+        *("--out", str(tmp_path / "s.json")),
+    )
+    assert done.returncode == 0, done.stderr
+    text = train(tmp_path, "--model", "rnnlm", "--strategy", "s.json")
+    assert text.startswith(
+        "s.json: it was found for rnnlm of other sizes than the data 'sample' make it: operator "
+    )
+    assert "; train what was searched by --data synthetic, or search for what these" in text
+    assert "--size vocabulary=" in text
+
+
 def test_device_that_this_run_does_not_have(tmp_path: Path, strategy: Path) -> None:
     change(strategy, "c5", [1, 2], ["cpu:0", "cpu:2"])
     assert train(tmp_path, "--strategy", "s.json") == (
