@@ -153,11 +153,10 @@ def _check_found_for(strategy: str | Strategy | None, network: Network, source: 
     if not isinstance(strategy, Strategy) or strategy.fingerprint is None:
         return
     there, here = strategy.fingerprint, network.fingerprint
-    found, about = strategy.found, network.about()
-    if there.value == here.value or found.get("model") != network.reference:
+    if there.value == here.value or strategy.found.get("model") != network.reference:
         return
-    if found.get("sizes") == about["sizes"]:  # something else differs
-        return
+    if all(here.operators.get(name, its) == its for name, its in there.operators.items()):
+        return  # something else than sizes differs
     sizes = " ".join(f"--size {name}={_written(value)}" for name, value in network.sizes.items())
     raise UserError(
         f"{strategy.source}: it was found for {network.reference} of other sizes than the data "
