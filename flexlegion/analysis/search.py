@@ -200,7 +200,7 @@ def search(
         without a limit. Ctrl-C ends the search with the best so far.
     proposals
         How many each chain anneals with at most; a descent to a local optimum follows, which only
-        a budget ends. Without one, the same seed and number of chains give the same result.
+        a budget ends. Without one, the same seed gives the same result on every machine.
     start
         Strategies to start from; by default data parallelism, the experts', OptCNN's (not for
         "paper") and a random one, as far as the batch allows; and "optcnn-coarse", "megatron",
@@ -215,7 +215,8 @@ def search(
     seed
         Decides all that is random.
     chains
-        How many side by side; by default one a core, and one for "paper".
+        How many side by side; by default one a core, two without a budget of time, and one for
+        "paper".
     options
         Of the annealing.
     search

@@ -20,10 +20,13 @@ def add_budget_options(parser: argparse.ArgumentParser, more: str = "") -> None:
         type=int,
         metavar="N",
         help="how many proposals each chain anneals with at most; a descent to a local optimum "
-        "follows, which only --budget ends; without that, the same seed and --chains give the same "
-        "result on every machine",
+        "follows, which only --budget ends; without that, the same seed gives the same result on "
+        "every machine",
     )
     parser.add_argument("--seed", type=int, default=0, help="decides all that is random; default 0")
     parser.add_argument(
-        "--chains", type=int, metavar="N", help="chains side by side; default: one a core"
+        "--chains",
+        type=int,
+        metavar="N",
+        help="chains side by side; default: one a core, or without --budget two",
     )

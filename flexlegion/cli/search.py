@@ -117,7 +117,8 @@ def _run(args: argparse.Namespace) -> None:
     facts = found.facts() | {"out": args.out, "strategy": args.out}
     answer(args, facts, f"{found}\n\nwrote {args.out}")
     if found.interrupted:
-        raise again(found.result.ended_by, f"{args.out} has the best strategy so far")
+        text = f"{args.out} has the best strategy so far; --start {args.out} goes on from it"
+        raise again(found.result.ended_by, text)
 
 
 def _listed(text: str | None) -> list[str] | None:

@@ -44,6 +44,8 @@ from flexlegion.searches.start import Start, tie_groups
 from flexlegion.sim.problem import Problem
 from flexlegion.strategy.strategy import ResolvedStrategy
 
+# Without a time to keep to, a search is the same on any machine, however many cores it has.
+REPEATABLE_CHAINS = 2
 # Of the budget, what the race takes; and from how many of those who are left there, chains go on.
 RACE_SHARE, GO_ON = 0.5, 2
 # Of the budget, what a proof may take before chains run, and at most so many seconds.
@@ -80,7 +82,8 @@ def search(
     seed
         Decides everything random.
     chains
-        Chains side by side, each in a thread; by default one a core.
+        Chains side by side, each in a thread; by default one a core, or of a budget without
+        seconds `REPEATABLE_CHAINS`.
     options
         How to search.
     progress
@@ -99,7 +102,8 @@ def search(
     for strategy in starts.values():
         problem.price(strategy)
     saves = any(map(saves_memory, starts.values()))
-    count = chains or os.cpu_count() or 1
+    cores = REPEATABLE_CHAINS if budget.seconds is None else os.cpu_count()
+    count = chains or cores or 1
     so_far = _SoFar(begin, budget.seconds, LESS_SHARE if saves else 0.0, progress)
     ended_by = None
     try:

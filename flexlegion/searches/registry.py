@@ -35,7 +35,7 @@ class SearchTask:
     seed
         Decides all that is random.
     chains
-        How many to run side by side; None: one a core.
+        How many to run side by side; None: one a core, or two if the budget has no seconds.
     options
         Of the annealing.
     progress

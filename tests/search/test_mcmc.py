@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from deltas import SMALL, Case, problem_for
 from simulated import (
@@ -18,6 +21,7 @@ from flexlegion.base.errors import UserError
 from flexlegion.machine.topology import Topology
 from flexlegion.profiling.machines import load_machine
 from flexlegion.searches import descent
+from flexlegion.searches.chain import Chain, prepare_candidates
 from flexlegion.searches.mcmc import search
 from flexlegion.searches.options import Budget, SearchOptions
 from flexlegion.searches.result import SearchResult
@@ -68,11 +72,28 @@ def test_the_descent_of_a_search_ends(
 
 @pytest.mark.parametrize("case", [Case("lenet", "p100x4"), Case("images", "p100x4", 5)])
 def test_chains_share_a_descent(case: Case) -> None:
+    """Against a deadline, which is far away, each changes its share of the operators."""
     problem = problem_for(case)
-    starts = {"model": strategy_of(problem, "model")}
-    result = search(problem, starts, Budget(None, 300), chains=3)
-    assert result.local_optimum
-    check_local_optimum(problem, result.strategy)
+    prepare_candidates(problem)
+    groups = tie_groups(problem)
+    chains = [Chain(problem, strategy_of(problem, "model"), seed, groups) for seed in range(3)]
+    with ThreadPoolExecutor(len(chains)) as pool:
+        assert descent.descend(chains, pool, time.monotonic() + 300)
+    assert len({chain.state.best_time for chain in chains}) == 1
+    check_local_optimum(problem, chains[0].best)
+
+
+def test_the_same_result_on_any_number_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a budget of time, neither speed nor cores decide."""
+    problem = problem_for(CASES[1])
+    starts = {name: strategy_of(problem, name) for name in STARTS}
+    results = []
+    for cores in (1, 64):
+        monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
+        results.append(search(problem, starts, Budget(None, 100), seed=3))
+    assert results[0].chains == results[1].chains == 2
+    assert dict(results[0].strategy) == dict(results[1].strategy)
+    assert results[0].proposals == results[1].proposals
 
 
 @pytest.mark.parametrize("case", CASES)
