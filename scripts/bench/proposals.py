@@ -1,6 +1,7 @@
 """How many proposals a second a chain makes, and what it finds: geometric means over many seeds.
 
     python scripts/bench/proposals.py [--networks rnnlm,nmt] [--seeds 12] [--seconds 1.5]
+        [--micro-batches 8]
 
 Each seed has a chain from data parallelism for so much processor time: half of it changes operators
 of a kind together, the rest single ones. Chains of different seeds differ in their speed by a
@@ -49,9 +50,9 @@ def mean(values: Sequence[float]) -> str:
     return f"{math.exp(statistics.mean(logarithms)):,.1f} ± {error:.0%}"
 
 
-def row(network: str, seeds: int, seconds: float) -> tuple[str, ...]:
+def row(network: str, seeds: int, seconds: float, micro_batches: int) -> tuple[str, ...]:
     """A line of the table."""
-    problem = problem_of(network, {}, MACHINES[network])
+    problem = problem_of(network, {}, MACHINES[network], micro_batches)
     groups = tie_groups(problem)
     start = resolve("data", problem.graph, problem.devices)
     states, rates = list[ChainState](), list[float]()
@@ -77,11 +78,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--networks", default=",".join(MACHINES), help="separated by commas")
     parser.add_argument("--seeds", type=int, default=12, help="default: 12")
+    parser.add_argument("--micro-batches", type=int, default=1, help="default: 1")
     parser.add_argument("--seconds", type=float, default=1.5, help="for each seed; default: 1.5")
     args = parser.parse_args()
     names = args.networks.split(",")
     heads = ("network", "proposals a second", "found, ms", "tasks a proposal", "ended by bounds")
-    print(table(heads, [row(name, args.seeds, args.seconds) for name in names], (0,)))
+    rows = [row(name, args.seeds, args.seconds, args.micro_batches) for name in names]
+    print(table(heads, rows, (0,)))
 
 
 if __name__ == "__main__":

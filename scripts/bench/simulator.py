@@ -26,6 +26,7 @@ from flexlegion.searches.start import tie_groups
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import Simulation
 from flexlegion.transforms.losses import add_loss
+from flexlegion.transforms.micro_batches import micro_batched
 from flexlegion.zoo import ZOO, build
 
 CASES: tuple[tuple[str, dict[str, int], str], ...] = (
@@ -46,12 +47,13 @@ IDEAS = {
 }
 
 
-def problem_of(name: str, sizes: dict[str, Any], machine: str) -> Problem:
+def problem_of(name: str, sizes: dict[str, Any], machine: str, micro_batches: int = 1) -> Problem:
     """A network's training on a machine, priced by the analytic model."""
     model = build(name, **sizes)
     output = model.graph.operators[-1].output
     graph = add_loss(model.graph, output, ZOO[name].loss)
-    problem = Problem(graph, load_machine(machine), AnalyticCosts(), output)
+    graph, outputs = micro_batched(graph, (output,), micro_batches)
+    problem = Problem(graph, load_machine(machine), AnalyticCosts(), outputs)
     prepare_candidates(problem)
     return problem
 
