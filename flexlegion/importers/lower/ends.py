@@ -30,6 +30,7 @@ _ON_IMAGES = frozenset(
         "conv_transpose2d",
         "convolution",
         "group_norm",
+        "instance_norm",
         "max_pool1d",
         "max_pool2d",
         "mean_positions",

@@ -27,7 +27,7 @@ def batch_norm(lowerer: Lowerer, node: Node) -> Value:
     mean, variance = node["running_mean"], node["running_var"]
     running = mean is not None and variance is not None
     if not node["training"] and running:
-        return _fixed_batch_norm(lowerer, node)
+        return fixed_batch_norm(lowerer, node)
     if running and node["momentum"] is None:
         raise Unsupported("its running averages are those of all batches (momentum None)")
     x = lowerer.value(node["input"])
@@ -50,7 +50,8 @@ def batch_norm(lowerer: Lowerer, node: Node) -> Value:
     return Value(output, (*outer, channels), x.seen)
 
 
-def _fixed_batch_norm(lowerer: Lowerer, node: Node) -> Value:
+def fixed_batch_norm(lowerer: Lowerer, node: Node) -> Value:
+    """Each channel scaled and shifted by statistics that never change."""
     names = ("input", "running_mean", "running_var", "weight", "bias")
     sources = [node[name] for name in names if node[name] is not None]
     values = [lowerer.value(sources[0])]

@@ -9,7 +9,13 @@ import numpy as np
 from flexlegion.graph.tensor import MAX_RANK
 from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
 from flexlegion.importers.lower.elementwise import apply
-from flexlegion.importers.lower.normalization import channels_last, initial, layouts, vector
+from flexlegion.importers.lower.normalization import (
+    channels_last,
+    fixed_batch_norm,
+    initial,
+    layouts,
+    vector,
+)
 from flexlegion.importers.program import SAMPLES, Node
 from flexlegion.importers.views import Run, Value
 from flexlegion.ops.normalization import GroupNorm, LayerNorm
@@ -34,13 +40,33 @@ def rms_norm(lowerer: Lowerer, node: Node) -> Value:
 
 @lowers("group_norm")
 def group_norm(lowerer: Lowerer, node: Node) -> Value:
+    return _by_groups(lowerer, node, node["num_groups"])
+
+
+@lowers("instance_norm")
+def instance_norm(lowerer: Lowerer, node: Node) -> Value:
+    """Every channel is a group; by fixed statistics, it is batch normalisation by these."""
+    if node["running_mean"] is None:
+        return _by_groups(lowerer, node, node.shape[1])
+    if node["use_input_stats"]:
+        raise Unsupported(
+            "it normalises by each sample in training, but by running statistics in evaluation "
+            "(track_running_stats)"
+        )
+    return fixed_batch_norm(lowerer, node)
+
+
+def _by_groups(lowerer: Lowerer, node: Node, groups: int) -> Value:
     x = lowerer.value(node["input"])
+    # The operator normalises all positions of a sample together.
+    inside = (axis for axis in x.seen[0] if axis.extent != SAMPLES)
+    behind = (axis for run in x.seen[1:] for axis in run if axis.extent % SAMPLES == 0)
+    if not all(axis.repeated for axis in (*inside, *behind)):
+        raise Unsupported("its first dimension is not the samples alone")
     tensor, outer, channels = channels_last(lowerer, x, 1)
     gamma, beta = (vector(node, n) for n in ("weight", "bias"))
     first = initial(gamma, beta)
-    kind = GroupNorm(
-        node["num_groups"], node["eps"], gamma is not None, beta is not None, first[0], first[1]
-    )
+    kind = GroupNorm(groups, node["eps"], gamma is not None, beta is not None, first[0], first[1])
     held = layouts(*(v for v in (gamma, beta) if v is not None))
     output = lowerer.apply(kind, [tensor], lowerer.name(node), held).output
     return Value(output, (*outer, channels), x.seen)

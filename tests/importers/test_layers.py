@@ -1,0 +1,102 @@
+"""Layers of torch.nn, beside PyTorch: outputs and gradients; what has no operator is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from beside_torch import assert_same
+from torch import Tensor, nn
+
+import flexlegion as fl
+from flexlegion.base.errors import UserError
+
+Case = tuple[nn.Module, tuple[int, ...]]  # a module, and its input's shape
+
+
+def fixed(layer: nn.Module) -> nn.Module:
+    """A layer in evaluation mode, whose running statistics are not those of a new one."""
+    for name, buffer in layer.named_buffers():
+        if name.startswith("running"):
+            buffer.uniform_(0.5, 2)
+    layer.training = False
+    return layer
+
+
+def drawn(layer: nn.Module) -> nn.Module:
+    """A layer whose parameters are not zeros and ones."""
+    for parameter in layer.parameters():
+        nn.init.uniform_(parameter, 0.5, 1.5)
+    return layer
+
+
+class Frames(nn.Module):
+    """A layer for each frame of a video."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layer(x.flatten(0, 1))
+        return y.reshape(x.shape)
+
+
+def behind(first: nn.Module, *layers: nn.Module) -> nn.Module:
+    """Layers behind one that has parameters, so that their own gradients are compared."""
+    return nn.Sequential(first, *layers)
+
+
+CASES: dict[str, Callable[[], Case]] = {
+    "instance norm": lambda: (behind(nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4)), (2, 3, 7, 6)),
+    "instance norm, affine": lambda: (
+        behind(nn.Conv2d(3, 4, 3), drawn(nn.InstanceNorm2d(4, affine=True, eps=0.1)), nn.ReLU()),
+        (2, 3, 7, 6),
+    ),
+    "instance norm of sequences": lambda: (
+        behind(nn.Conv1d(3, 4, 3), drawn(nn.InstanceNorm1d(4, affine=True))),
+        (2, 3, 7),
+    ),
+    "batch norm by fixed statistics": lambda: (
+        behind(nn.Conv2d(3, 4, 3), fixed(drawn(nn.BatchNorm2d(4))), nn.ReLU()),
+        (2, 3, 7, 6),
+    ),
+    "instance norm by fixed statistics": lambda: (
+        behind(
+            nn.Conv2d(3, 4, 3),
+            fixed(drawn(nn.InstanceNorm2d(4, affine=True, track_running_stats=True))),
+        ),
+        (2, 3, 7, 6),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_beside_pytorch(name: str) -> None:
+    torch.manual_seed(0)
+    module, shape = CASES[name]()
+    assert_same(module, torch.randn(shape))
+
+
+REFUSED: dict[str, tuple[Callable[[], Case], str]] = {
+    "instance norm with running statistics": (
+        lambda: (nn.InstanceNorm2d(4, track_running_stats=True), (2, 4, 7, 6)),
+        r"'instance_norm' \(InstanceNorm2d\): .*track_running_stats",
+    ),
+    "instance norm of frames": (
+        lambda: (Frames(nn.InstanceNorm1d(4)), (2, 3, 4, 6)),
+        "'instance_norm' .*not the samples alone",
+    ),
+    "group norm of frames": (
+        lambda: (Frames(nn.GroupNorm(2, 4)), (2, 3, 4, 6)),
+        "'group_norm' .*not the samples alone",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_by_name(name: str) -> None:
+    (module, shape), words = REFUSED[name][0](), REFUSED[name][1]
+    with pytest.raises(UserError, match=words):
+        fl.from_torch(module, torch.randn(shape))
