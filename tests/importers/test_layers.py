@@ -69,6 +69,22 @@ CASES: dict[str, Callable[[], Case]] = {
         ),
         (2, 3, 7, 6),
     ),
+    "convolution of sequences in groups": lambda: (
+        behind(nn.Conv1d(4, 6, 3, stride=2, padding=1, groups=2), nn.ReLU()),
+        (2, 4, 9),
+    ),
+    "convolution of sequences, by channels": lambda: (
+        behind(nn.Conv1d(4, 4, 4, padding="same", groups=4, bias=False), nn.Conv1d(4, 3, 2)),
+        (2, 4, 9),
+    ),
+    "convolution of sequences with dilation": lambda: (
+        behind(nn.Conv1d(4, 6, 3, padding=4, dilation=3), nn.Flatten(), nn.Linear(66, 2)),
+        (2, 4, 9),
+    ),
+    "convolution of sequences, causal": lambda: (
+        behind(nn.ConstantPad1d((4, 0), 0.0), nn.Conv1d(4, 4, 3, dilation=2), nn.BatchNorm1d(4)),
+        (2, 4, 9),
+    ),
 }
 
 

@@ -24,39 +24,42 @@ def convolution(lowerer: Lowerer, node: Node) -> Value:
         raise Unsupported("its weight is computed, not a parameter")
     if node.get("transposed") or dims not in (1, 2):
         raise Unsupported("it is transposed, or of other than one or two dimensions")
-    dilation = numbers(node["dilation"], dims)
-    if dims == 1 and dilation != (1,):
-        raise Unsupported("it is one-dimensional and has a dilation")
-    stride = numbers(node["stride"], dims)
+    dilation, stride = (numbers(node[name], dims) for name in ("dilation", "stride"))
     spans = tuple(spanned(k, d) for k, d in zip(weight.shape[2:], dilation, strict=True))
     padding, extra = _padding(node["padding"], spans)
     filters, groups = weight.shape[0], node["groups"]
+    # Only Conv2D has groups and dilation; for it, a sequence is an image of one row.
+    flat = dims == 1 and (groups, dilation) != (1, (1,))
     value = lowerer.value(weight)
-    order = (value.seen[0], *value.seen[2:], value.seen[1])
+    rows = ((),) if flat else ()
+    order = (value.seen[0], *rows, *value.seen[2:], value.seen[1])
     kernel, layout = lowerer.weight(weight, order, value)
     weights = [(weight, layout)]
     bias = node["bias"]
     activation = node.get("activation", "none")
     kind: Conv1D | Conv2D
-    if dims == 2:
+    if dims == 2 or flat:
+        (kh, kw), (sh, sw), (dh, dw) = (
+            (1,) * flat + tuple(each) for each in (weight.shape[2:], stride, dilation)
+        )
+        ph, pw = (0,) * flat + padding
         kind = Conv2D(
             filters,
-            weight.shape[2],
-            weight.shape[3],
-            stride[0],
-            stride[1],
-            padding[0],
-            padding[1],
+            kh,
+            kw,
+            sh,
+            sw,
+            ph,
+            pw,
             groups,
             bias is not None,
             activation,
             kernel,
             Zeros(),
-            *dilation,
+            dh,
+            dw,
         )
     else:
-        if groups != 1:
-            raise Unsupported("it is one-dimensional and has groups")
         kind = Conv1D(
             filters,
             weight.shape[2],
@@ -74,12 +77,12 @@ def convolution(lowerer: Lowerer, node: Node) -> Value:
         values, bias_layout = lowerer.weight(bias, vector.seen, vector)
         kind = replace(kind, bias_initializer=values)
         weights.append((bias, bias_layout))
-    tensor = channels_last(lowerer, lowerer.value(node["input"]))
+    tensor = channels_last(lowerer, lowerer.value(node["input"]), flat)
     if any(extra):  # at the ends alone: zeros of their own
-        amounts = [*((0, more) for more in extra), (0, 0)]
+        amounts = [*((0, more) for more in (0,) * flat + extra), (0, 0)]
         tensor = lowerer.model.pad(tensor, amounts, name=lowerer.name(node, suffix="pad"))
     output = lowerer.apply(kind, [tensor], lowerer.name(node), weights).output
-    return from_channels_last(output, node.shape)
+    return from_channels_last(output, node.shape, flat)
 
 
 @lowers("max_pool2d", "avg_pool2d", "max_pool1d", "avg_pool1d")
@@ -160,16 +163,21 @@ def _pooled(
     return from_channels_last(output, shape)
 
 
-def channels_last(lowerer: Lowerer, value: Value) -> Tensor:
-    """A tensor (n, positions..., channels) of what is seen as (n, channels, positions...)."""
+def channels_last(lowerer: Lowerer, value: Value, flat: bool = False) -> Tensor:
+    """A tensor (n, positions..., channels) of what is seen as (n, channels, positions...).
+
+    With `flat`, (n, 1, positions, channels) of a sequence: an image of one row.
+    """
     samples, channels, *positions = value.seen
-    return lowerer.arranged(lowerer.in_graph(value), [samples, *positions, channels])
+    rows = ((),) if flat else ()
+    return lowerer.arranged(lowerer.in_graph(value), [samples, *rows, *positions, channels])
 
 
-def from_channels_last(tensor: Tensor, shape: Shape) -> Value:
-    """Seen with the channels first, in this shape."""
+def from_channels_last(tensor: Tensor, shape: Shape, flat: bool = False) -> Value:
+    """Seen with the channels first, in this shape; of `channels_last`'s arrangement."""
     samples, channels, *positions = runs_of(shape)
-    return Value(tensor, (samples, *positions, channels), (samples, channels, *positions))
+    rows = ((),) if flat else ()
+    return Value(tensor, (samples, *rows, *positions, channels), (samples, channels, *positions))
 
 
 def numbers(value: Any, count: int) -> tuple[int, ...]:
