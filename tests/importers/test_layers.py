@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -85,6 +86,14 @@ CASES: dict[str, Callable[[], Case]] = {
         behind(nn.ConstantPad1d((4, 0), 0.0), nn.Conv1d(4, 4, 3, dilation=2), nn.BatchNorm1d(4)),
         (2, 4, 9),
     ),
+    "sums of windows": lambda: (
+        behind(nn.Conv2d(3, 4, 1), nn.AvgPool2d(2, 1, divisor_override=3)),
+        (2, 3, 5, 6),
+    ),
+    "averages of windows that reach beyond the end, by a divisor": lambda: (
+        behind(nn.Conv2d(3, 4, 1), nn.AvgPool2d(2, 3, 1, ceil_mode=True, divisor_override=3)),
+        (2, 3, 7, 6),
+    ),
 }
 
 
@@ -116,3 +125,30 @@ def test_refused_by_name(name: str) -> None:
     (module, shape), words = REFUSED[name][0](), REFUSED[name][1]
     with pytest.raises(UserError, match=words):
         fl.from_torch(module, torch.randn(shape))
+
+
+class Poolings(nn.Module):
+    """Poolings whose numbers of windows are rounded up, of a sequence and of an image."""
+
+    def __init__(self, *window: int) -> None:
+        super().__init__()
+        self.sequences, self.images = nn.Conv1d(2, 3, 1), nn.Conv2d(2, 3, 1)
+        self.pool1d = nn.ModuleList(_poolings(nn.MaxPool1d, nn.AvgPool1d, window))
+        self.pool2d = nn.ModuleList(_poolings(nn.MaxPool2d, nn.AvgPool2d, window))
+
+    def forward(self, sequences: Tensor, images: Tensor) -> list[Tensor]:
+        x, y = self.sequences(sequences), self.images(images)
+        return [*(pool(x) for pool in self.pool1d), *(pool(y) for pool in self.pool2d)]
+
+
+def _poolings(largest: Any, average: Any, window: tuple[int, ...]) -> list[nn.Module]:
+    without = average(*window, ceil_mode=True, count_include_pad=False)
+    return [largest(*window, ceil_mode=True), average(*window, ceil_mode=True), without]
+
+
+@pytest.mark.parametrize("window", [(2, 2, 0), (3, 2, 1), (2, 3, 1), (4, 3, 2), (2, 3, 0)])
+def test_numbers_of_windows_that_are_rounded_up(window: tuple[int, int, int]) -> None:
+    torch.manual_seed(0)
+    for extent in (6, 7):
+        sequences, images = torch.randn(2, 2, extent), torch.randn(2, 2, extent, 13 - extent)
+        assert_same(Poolings(*window), sequences, images)
