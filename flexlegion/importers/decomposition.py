@@ -35,6 +35,7 @@ _NAMES = frozenset(
         "repeat",
         "rnn_relu",
         "rnn_tanh",
+        "rot90",
         "tensordot",
         "tile",
         "tril",

@@ -1,4 +1,4 @@
-"""Operations that are read as others, beside PyTorch."""
+"""Operations that are read or lowered as others, beside PyTorch."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ from beside_torch import assert_same
 from torch import nn
 from torch.nn import functional as F
 
+import flexlegion as fl
+from flexlegion.base.errors import UserError
+
 Body = Callable[..., torch.Tensor]
 
 
 class Net(nn.Module):
-    """A dense and a recurrent layer, and what to do with them."""
+    """A dense and a recurrent layer, parameters, and what to do with them."""
 
     def __init__(self, body: Body) -> None:
         super().__init__()
         self.dense, self.recurrent = nn.Linear(4, 4), nn.RNN(4, 3, batch_first=True)
+        self.vector, self.blocks = (nn.Parameter(torch.randn(5, *rest)) for rest in ((), (2, 4)))
         self.body = body
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -52,6 +56,17 @@ CASES: dict[str, Body] = {
     "rows where true": lambda _, y, x: written(y, x.sum(-1) > 0, 0.25),
     "at places": lambda _, y, x: written(y, (slice(None), [0, 3]), x[:, [1, 2]]),
     "at places, a number": lambda _, y, x: written(y * x, (slice(None), slice(None), [0, 3]), 1.0),
+    "turned round": lambda _, y, x: (
+        y.flip(-1) * x + torch.fliplr(y) + x.flip(1, 2) * y[:, :1].expand(-1, 5, -1).flip(1)
+    ),
+    "turned by a right angle": lambda _, y, x: torch.rot90(y, 1, (1, 2)).mT * x,
+    "selected": lambda _, y, x: (
+        y.index_select(1, torch.tensor([0, 3, 3])) * x.index_select(-2, torch.tensor(2))
+    ),
+    "selected from parameters": lambda n, y, x: (
+        y * n.vector.index_select(0, torch.tensor([4, 0, 0, 1]))
+        + x * n.blocks[[1, 3, 3]].sum((0, 1))
+    ),
 }
 
 
@@ -59,3 +74,30 @@ CASES: dict[str, Body] = {
 def test_beside_pytorch(name: str) -> None:
     torch.manual_seed(0)
     assert_same(Net(CASES[name]), torch.randn(2, 5, 4))
+
+
+class Applied(nn.Module):
+    """A function of the input alone."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+
+REFUSED: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
+    "samples turned round": (lambda x: x.flip(0), "'flip' .*order of samples"),
+    "samples selected": (
+        lambda x: x.index_select(0, torch.tensor([0, 1])) * 2,
+        "'index_select' .*picks samples",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_by_name(name: str) -> None:
+    function, words = REFUSED[name]
+    with pytest.raises(UserError, match=words):
+        fl.from_torch(Applied(function), torch.randn(2, 5, 4))

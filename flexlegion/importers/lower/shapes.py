@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from flexlegion.graph.tensor import MAX_RANK
 from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
 from flexlegion.importers.lower.gathering import alone, changed, gathered
 from flexlegion.importers.lower.products import WEIGHTS
-from flexlegion.importers.program import SAMPLES, Node
+from flexlegion.importers.program import SAMPLES, Node, Type
 from flexlegion.importers.views import Axis, Value, explicit, extent_of, permuted
 from flexlegion.ops.merge import Concat
 from flexlegion.ops.shape import Slice
@@ -169,7 +170,7 @@ def index(lowerer: Lowerer, node: Node) -> Value:
     for d, i in enumerate(arrays):
         place = _counting(i, source.shape[d])
         if place is None:
-            if len(arrays) == 1 and source.op in WEIGHTS:
+            if len(arrays) == 1 and source.op in WEIGHTS and len(source.shape) == 2:
                 from flexlegion.importers.lower.sequences import rows_of
 
                 return rows_of(lowerer, node, source, i)
@@ -177,6 +178,17 @@ def index(lowerer: Lowerer, node: Node) -> Value:
         if source.shape[d] > 1:
             seen[rank - place] = value.seen[d]
     return value.with_seen([*seen, *value.seen[len(dims) :]])
+
+
+@lowers("index_select")
+def index_select(lowerer: Lowerer, node: Node) -> Value:
+    """Indexing along one dimension, which is kept where its index is a single number."""
+    d, places = node["dim"] % len(node.shape), node["index"]
+    if places.op == "constant" and not places.shape:
+        assert places.value is not None
+        places = replace(places, type=Type((1,), places.type.dtype), value=places.value.reshape(1))
+    args = {"self": node["self"], "indices": [*[None] * d, places]}
+    return index(lowerer, replace(node, op="index", args=args))
 
 
 def _counting(node: Node, extent: int) -> int | None:
