@@ -67,6 +67,11 @@ CASES: dict[str, Body] = {
         y * n.vector.index_select(0, torch.tensor([4, 0, 0, 1]))
         + x * n.blocks[[1, 3, 3]].sum((0, 1))
     ),
+    "added up": lambda n, y, x: y.cumsum(-1) * x.cumsum(1) + n.vector.cumsum(0)[:4],
+    "added up, merged": lambda _, y, x: (
+        y.unflatten(2, (2, 2)).transpose(2, 3).flatten(2).cumsum(2).flatten(1).cumsum(1)
+        + x[:, :, :1].expand(-1, -1, 4).cumsum(-1).flatten(1)
+    ),
 }
 
 
@@ -89,6 +94,12 @@ class Applied(nn.Module):
 
 REFUSED: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
     "samples turned round": (lambda x: x.flip(0), "'flip' .*order of samples"),
+    "samples added up": (lambda x: x.cumsum(0), "'cumsum' .*adds up samples"),
+    "truths added up": (lambda x: (x > 0).cumsum(1) * x, "'cumsum' .*whole numbers"),
+    "far too many added up": (
+        lambda x: x.unsqueeze(2).expand(-1, -1, 250, -1).flatten(1).cumsum(1),
+        "'cumsum' .*5000 positions; 4096 are the most",
+    ),
     "samples selected": (
         lambda x: x.index_select(0, torch.tensor([0, 1])) * 2,
         "'index_select' .*picks samples",

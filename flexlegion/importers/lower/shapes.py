@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from flexlegion.graph.tensor import MAX_RANK
-from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
+from flexlegion.importers.lower.base import Lowerer, Result, Unsupported, lowers
 from flexlegion.importers.lower.gathering import alone, changed, gathered
 from flexlegion.importers.lower.products import WEIGHTS
 from flexlegion.importers.program import SAMPLES, Node, Type
@@ -181,7 +181,7 @@ def index(lowerer: Lowerer, node: Node) -> Value:
 
 
 @lowers("index_select")
-def index_select(lowerer: Lowerer, node: Node) -> Value:
+def index_select(lowerer: Lowerer, node: Node) -> Result:
     """Indexing along one dimension, which is kept where its index is a single number."""
     d, places = node["dim"] % len(node.shape), node["index"]
     if places.op == "constant" and not places.shape:
