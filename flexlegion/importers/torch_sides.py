@@ -82,9 +82,13 @@ class _Doubled(InPlace):
 def copied_in_double(module: torch.nn.Module) -> _Doubled | None:
     """A copy in double precision; None where it cannot be copied."""
     try:
-        return _Doubled(copy.deepcopy(module).double())
+        doubled = copy.deepcopy(module).double()
     except Exception:
         return None
+    for part in doubled.modules():
+        if isinstance(part, torch.nn.RMSNorm) and part.eps is None:
+            part.eps = torch.finfo(torch.float32).eps  # it would be that of double precision
+    return _Doubled(doubled)
 
 
 class ProgramSide(Side):

@@ -94,6 +94,26 @@ CASES: dict[str, Callable[[], Case]] = {
         behind(nn.Conv2d(3, 4, 1), nn.AvgPool2d(2, 3, 1, ceil_mode=True, divisor_override=3)),
         (2, 3, 7, 6),
     ),
+    "layer norm of images": lambda: (
+        behind(nn.Conv2d(3, 3, 3), drawn(nn.LayerNorm((3, 4, 5)))),
+        (2, 3, 6, 7),
+    ),
+    "layer norm of positions": lambda: (
+        behind(nn.Conv2d(3, 3, 3), drawn(nn.LayerNorm((4, 5), bias=False)), nn.ReLU()),
+        (2, 3, 6, 7),
+    ),
+    "layer norm of several dimensions, some of extent 1": lambda: (
+        behind(nn.Linear(4, 6), nn.Unflatten(2, (1, 2, 3)), drawn(nn.LayerNorm((1, 2, 3)))),
+        (2, 3, 4),
+    ),
+    "layer norm without parameters": lambda: (
+        behind(nn.Linear(4, 6), nn.LayerNorm((3, 6), elementwise_affine=False)),
+        (2, 3, 4),
+    ),
+    "RMS norm of images": lambda: (
+        behind(nn.Conv2d(3, 3, 3), drawn(nn.RMSNorm((3, 4, 5), eps=0.1))),
+        (2, 3, 6, 7),
+    ),
 }
 
 
@@ -104,10 +124,26 @@ def test_beside_pytorch(name: str) -> None:
     assert_same(module, torch.randn(shape))
 
 
+class Shared(nn.Module):
+    """A normalisation of an image and of its transpose."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.first = nn.LayerNorm((4, 4)), nn.Conv2d(3, 3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.norm(self.first(x)) + self.norm(x.mT)
+        return y
+
+
 REFUSED: dict[str, tuple[Callable[[], Case], str]] = {
     "instance norm with running statistics": (
         lambda: (nn.InstanceNorm2d(4, track_running_stats=True), (2, 4, 7, 6)),
         r"'instance_norm' \(InstanceNorm2d\): .*track_running_stats",
+    ),
+    "layer norm with its weight in two layouts": (
+        lambda: (Shared(), (2, 3, 4, 4)),
+        r"'layer_norm' at 'norm' .*'norm.weight' is used in two ways",
     ),
     "instance norm of frames": (
         lambda: (Frames(nn.InstanceNorm1d(4)), (2, 3, 4, 6)),
@@ -152,3 +188,22 @@ def test_numbers_of_windows_that_are_rounded_up(window: tuple[int, int, int]) ->
     for extent in (6, 7):
         sequences, images = torch.randn(2, 2, extent), torch.randn(2, 2, extent, 13 - extent)
         assert_same(Poolings(*window), sequences, images)
+
+
+def test_images_do_not_move_for_a_norm_of_all_their_dimensions() -> None:
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.LayerNorm((4, 5, 6)), nn.Conv2d(4, 2, 1))
+    model = fl.from_torch(module, torch.randn(2, 3, 7, 8))
+    found = [op.kind.type for op in model.graph.operators]
+    assert found == ["conv2d", "reshape", "layer_norm", "reshape", "conv2d"]
+
+
+def test_the_smallest_number_of_single_precision_is_that_of_a_check() -> None:
+    """An RMS norm adds that of its input's type, which a check in double precision has not."""
+    torch.manual_seed(0)
+    layer = nn.RMSNorm(4)
+    nn.init.uniform_(layer.weight, 0.5, 1.5)
+    module = nn.Sequential(nn.Linear(4, 4), layer)
+    with torch.no_grad():
+        module[0].weight.mul_(1e-2)
+        module[0].bias.zero_()
+    assert fl.from_torch(module, torch.randn(4, 4)).origin.notes == []

@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 
+from flexlegion.graph.initializers import Constant
 from flexlegion.graph.tensor import MAX_RANK
 from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
 from flexlegion.importers.lower.elementwise import apply
@@ -14,6 +15,7 @@ from flexlegion.importers.lower.normalization import (
     fixed_batch_norm,
     initial,
     layouts,
+    over_last,
     vector,
 )
 from flexlegion.importers.program import SAMPLES, Node
@@ -26,16 +28,13 @@ _KINDS: dict[str, _Kind] = {"mean": "mean", "sum": "sum", "amax": "amax"}
 
 @lowers("rms_norm")
 def rms_norm(lowerer: Lowerer, node: Node) -> Value:
-    if len(node["normalized_shape"]) != 1:
-        raise Unsupported(f"it normalises over {len(node['normalized_shape'])} dimensions")
-    x = lowerer.value(node["input"])
-    tensor, outer, channels = channels_last(lowerer, x, -1)
-    gamma = vector(node, "weight")
+    tensor, as_seen, (gamma,) = over_last(lowerer, node, "weight")
     epsilon = node["eps"] if node["eps"] is not None else float(np.finfo(np.float32).eps)
     scaled = gamma is not None
-    kind = LayerNorm(epsilon, False, scaled, False, gamma_initializer=initial(gamma, None)[0])
-    output = lowerer.apply(kind, [tensor], lowerer.name(node), layouts(gamma)[:scaled]).output
-    return Value(output, (*outer, channels), x.seen)
+    first = Constant() if gamma is None else gamma.values
+    kind = LayerNorm(epsilon, False, scaled, False, gamma_initializer=first)
+    weights = [] if gamma is None else [gamma.place]
+    return as_seen(lowerer.apply(kind, [tensor], lowerer.name(node), weights).output)
 
 
 @lowers("group_norm")
