@@ -114,6 +114,18 @@ CASES: dict[str, Callable[[], Case]] = {
         behind(nn.Conv2d(3, 3, 3), drawn(nn.RMSNorm((3, 4, 5), eps=0.1))),
         (2, 3, 6, 7),
     ),
+    "shuffled channels": lambda: (
+        behind(nn.Conv2d(3, 8, 1), nn.ChannelShuffle(4), nn.Conv2d(8, 3, 3)),
+        (2, 3, 4, 5),
+    ),
+    "shuffled channels of an output": lambda: (
+        behind(nn.Conv2d(3, 6, 1), nn.ChannelShuffle(2)),
+        (2, 3, 4, 5),
+    ),
+    "blocks of pixels as channels": lambda: (
+        nn.Sequential(nn.PixelUnshuffle(2), nn.Conv2d(12, 3, 1)),
+        (2, 3, 4, 6),
+    ),
 }
 
 
@@ -144,6 +156,18 @@ REFUSED: dict[str, tuple[Callable[[], Case], str]] = {
     "layer norm with its weight in two layouts": (
         lambda: (Shared(), (2, 3, 4, 4)),
         r"'layer_norm' at 'norm' .*'norm.weight' is used in two ways",
+    ),
+    "dropout of features of unbatched sequences": (
+        lambda: (nn.Sequential(nn.Linear(4, 4), nn.Dropout1d(0.3)), (2, 4)),
+        r"'feature_dropout' at '1' \(Dropout1d\): its first two dimensions",
+    ),
+    "dropout of all features": (
+        lambda: (nn.Sequential(nn.Conv2d(3, 4, 1), nn.Dropout2d(1.0)), (2, 3, 4, 5)),
+        r"'feature_dropout' at '1' \(Dropout2d\): .*below 1, but is 1.0",
+    ),
+    "dropout of all elements": (
+        lambda: (nn.Sequential(nn.Linear(4, 4), nn.Dropout(1.0)), (2, 4)),
+        r"'dropout' at '1' \(Dropout\): .*below 1, but is 1.0",
     ),
     "instance norm of frames": (
         lambda: (Frames(nn.InstanceNorm1d(4)), (2, 3, 4, 6)),
@@ -207,3 +231,14 @@ def test_the_smallest_number_of_single_precision_is_that_of_a_check() -> None:
         module[0].weight.mul_(1e-2)
         module[0].bias.zero_()
     assert fl.from_torch(module, torch.randn(4, 4)).origin.notes == []
+
+
+def test_dropout_of_features_is_dropout_of_a_number_for_each_channel() -> None:
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Dropout2d(0.3), nn.Conv2d(4, 2, 1))
+    model = fl.from_torch(module, torch.randn(2, 3, 7, 8))
+    (dropout,) = [op for op in model.graph.operators if op.kind.type == "dropout"]
+    assert dropout.output.shape == (2, 4)
+    assert dropout.kind.attributes()["rate"] == "0.3"
+    module[1].p = 0.0
+    model = fl.from_torch(module, torch.randn(2, 3, 7, 8))
+    assert [op.kind.type for op in model.graph.operators] == ["conv2d", "conv2d"]

@@ -45,11 +45,13 @@ _KEEP_IMAGES = frozenset(
         "_prelu_kernel",
         "_softmax",
         "cat",
+        "channel_shuffle",
         "chunk",
         "constant_pad_nd",
         "drop_path",
         "dropout",
         "expression",
+        "feature_dropout",
         "flip",
         "fliplr",
         "getitem",
@@ -191,7 +193,9 @@ def _is_read_as_image(node: Node, users: dict[Node, list[Node]]) -> bool:
     for user in users[node]:
         if user.op in _ON_IMAGES:
             return True
-        if user.op in ("expression", "dropout") and len(user.shape) == len(node.shape):
+        if user.op in ("expression", "dropout", "feature_dropout") and len(user.shape) == len(
+            node.shape
+        ):
             return _is_read_as_image(user, users)
     return False
 

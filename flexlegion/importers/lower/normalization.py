@@ -13,10 +13,9 @@ from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
 from flexlegion.importers.lower.elementwise import apply
 from flexlegion.importers.lower.products import WEIGHTS
 from flexlegion.importers.program import SAMPLES, Node
-from flexlegion.importers.views import Run, Value, explicit, refined
+from flexlegion.importers.views import Run, Value, explicit, plain, refined
 from flexlegion.layers.batch_norm import add_moments
 from flexlegion.layers.origin import Layout
-from flexlegion.ops.elementwise import Dropout
 from flexlegion.ops.normalization import BatchNorm, LayerNorm
 from flexlegion.ops.softmax import Softmax
 
@@ -159,9 +158,24 @@ def softmax(lowerer: Lowerer, node: Node) -> Value:
 @lowers("dropout")
 def dropout(lowerer: Lowerer, node: Node) -> Value:
     x = lowerer.in_graph(lowerer.value(node["input"]))
-    kind = Dropout(float(node["p"]), len(lowerer.model.graph.operators))
-    output = lowerer.model.graph.add(kind, [x.source], lowerer.name(node))
+    output = lowerer.model.dropout(x.source, float(node["p"]), lowerer.name(node))
     return Value(output, x.stored, x.seen)
+
+
+@lowers("feature_dropout")
+def feature_dropout(lowerer: Lowerer, node: Node) -> Value:
+    """Whole channels are dropped: those whose one was, of a one for each channel."""
+    x = lowerer.value(node["input"])
+    samples, channels, *positions = node.shape
+    if samples != SAMPLES or channels % SAMPLES == 0:
+        raise Unsupported("its first two dimensions are not samples and channels")
+    model = lowerer.model
+    name = lowerer.name(node)
+    ones = model.constant(np.ones(channels, np.float32), name=lowerer.unique(f"{name}.ones"))
+    ones = lowerer.over_samples(ones)
+    kept = plain(model.dropout(ones, float(node["p"]), name), (samples, channels))
+    kept = kept.with_seen((*kept.seen, *(() for _ in positions)))
+    return apply(lowerer, "(x0 * x1)", [x, kept], lowerer.unique(f"{name}.product"))
 
 
 def channels_last(lowerer: Lowerer, x: Value, d: int) -> tuple[Tensor, tuple[Run, ...], Run]:

@@ -41,6 +41,17 @@ def transpose(lowerer: Lowerer, node: Node) -> Value:
     return permuted(lowerer.value(node["self"]), order)
 
 
+@lowers("channel_shuffle")
+def channel_shuffle(lowerer: Lowerer, node: Node) -> Value:
+    """Channels (groups, each) become (each, groups)."""
+    source, groups = node["self"], node["groups"]
+    samples, channels, *positions = source.shape
+    value = explicit(lowerer.value(source), source.shape)
+    value = lowerer.reshaped(value, (samples, groups, channels // groups, *positions))
+    value = permuted(value, [0, 2, 1, *range(3, len(value.seen))])
+    return lowerer.reshaped(value, source.shape)
+
+
 @lowers("t", "numpy_T", "mT")
 def t(lowerer: Lowerer, node: Node) -> Value:
     rank = len(node.shape)
