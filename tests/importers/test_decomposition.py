@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -79,6 +80,42 @@ CASES: dict[str, Body] = {
 def test_beside_pytorch(name: str) -> None:
     torch.manual_seed(0)
     assert_same(Net(CASES[name]), torch.randn(2, 5, 4))
+
+
+class Steps(nn.Module):
+    """A recurrent cell, step by step, from zeros, from nothing or from a state that is learned."""
+
+    def __init__(self, cell: nn.RNNCellBase, first: str) -> None:
+        super().__init__()
+        self.cell, self.first = cell, first
+        self.state = nn.Parameter(torch.randn(3)) if first == "learned" else None
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        state: Any = None
+        if self.first != "nothing":
+            vector = x.new_zeros(3) if self.state is None else self.state
+            state = vector.expand(x.shape[0], 3)
+            state = (state, state * 0.5) if isinstance(self.cell, nn.LSTMCell) else state
+        results = []
+        for step in range(3):
+            state = self.cell(x[:, step], state)
+            results.append(state[0] if isinstance(state, tuple) else state)
+        return torch.stack(results, 1), state[1] if isinstance(state, tuple) else state * 1
+
+
+CELLS: dict[str, Callable[..., nn.RNNCellBase]] = {
+    "LSTM": nn.LSTMCell,
+    "GRU": nn.GRUCell,
+    "tanh": nn.RNNCell,
+    "relu": lambda *a, **k: nn.RNNCell(*a, nonlinearity="relu", **k),
+}
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_recurrent_cells(name: str) -> None:
+    torch.manual_seed(0)
+    for first, bias in (("zeros", False), ("nothing", True), ("learned", True)):
+        assert_same(Steps(CELLS[name](4, 3, bias=bias), first), torch.randn(2, 5, 4))
 
 
 class Applied(nn.Module):
