@@ -24,6 +24,7 @@ class Net(nn.Module):
         super().__init__()
         self.dense, self.recurrent = nn.Linear(4, 4), nn.RNN(4, 3, batch_first=True)
         self.vector, self.blocks = (nn.Parameter(torch.randn(5, *rest)) for rest in ((), (2, 4)))
+        self.square = nn.Parameter(torch.randn(16))
         self.body = body
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -35,6 +36,12 @@ def written(y: torch.Tensor, places: object, value: object) -> torch.Tensor:
     z = y * 1
     z[places] = value  # type: ignore[index, assignment]
     return z + y
+
+
+def several(y: torch.Tensor, x: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
+    """A vector that is expanded, for several readers."""
+    rows = vector.expand(y.shape[0], 5, 4)
+    return (y * rows).softmax(-1) * (x * torch.sigmoid(rows)).softmax(-1) + rows
 
 
 CASES: dict[str, Body] = {
@@ -69,6 +76,10 @@ CASES: dict[str, Body] = {
         + x * n.blocks[[1, 3, 3]].sum((0, 1))
     ),
     "added up": lambda n, y, x: y.cumsum(-1) * x.cumsum(1) + n.vector.cumsum(0)[:4],
+    "views of one parameter": lambda n, y, x: (
+        y[:, :4] * n.square.view(4, 4).t() + x[:, 1:] * n.square.view(4, 4).cumsum(1)
+    ),
+    "one view of a parameter, several readers": lambda n, y, x: several(y, x, n.vector[:4]),
     "added up, merged": lambda _, y, x: (
         y.unflatten(2, (2, 2)).transpose(2, 3).flatten(2).cumsum(2).flatten(1).cumsum(1)
         + x[:, :, :1].expand(-1, -1, 4).cumsum(-1).flatten(1)
