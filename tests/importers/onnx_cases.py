@@ -304,6 +304,8 @@ def windows() -> Iterator[Case]:
         yield case("ConvTranspose", x, t, tb, **attributes)
     yield case("ConvTranspose", x, Init(const(4, 3, 3, 3)), group=2)
     yield case("ConvTranspose", line, Init(const(4, 3, 3)), strides=[2])
+    yield case("ConvTranspose", line, Init(const(4, 3, 3)), strides=[2], pads=[1, 0])
+    yield case("ConvTranspose", line, Init(const(4, 3, 3)), dilations=[2], pads=[1, 1])
     for op, pad, stride in product(("MaxPool", "AveragePool"), (*pads, *autos), ([1, 1], [2, 3])):
         yield case(op, x, kernel_shape=[3, 3], strides=stride, **pad)
     for op, size in product(("MaxPool", "AveragePool"), (7, 8, 9)):

@@ -126,6 +126,17 @@ CASES: dict[str, Callable[[], Case]] = {
         nn.Sequential(nn.PixelUnshuffle(2), nn.Conv2d(12, 3, 1)),
         (2, 3, 4, 6),
     ),
+    "transposed convolution of sequences": lambda: (
+        behind(nn.ConvTranspose1d(3, 4, 3, stride=2), nn.ReLU(), nn.Conv1d(4, 2, 2)),
+        (2, 3, 5),
+    ),
+    "transposed convolution of sequences, padded": lambda: (
+        behind(
+            nn.Conv1d(3, 3, 1),
+            nn.ConvTranspose1d(3, 4, 3, 3, 1, output_padding=2, dilation=2, bias=False),
+        ),
+        (2, 3, 5),
+    ),
 }
 
 
@@ -168,6 +179,10 @@ REFUSED: dict[str, tuple[Callable[[], Case], str]] = {
     "dropout of all elements": (
         lambda: (nn.Sequential(nn.Linear(4, 4), nn.Dropout(1.0)), (2, 4)),
         r"'dropout' at '1' \(Dropout\): .*below 1, but is 1.0",
+    ),
+    "transposed convolution of sequences in groups": (
+        lambda: (nn.ConvTranspose1d(4, 4, 3, groups=2), (2, 4, 5)),
+        "'conv_transpose1d' .*has groups",
     ),
     "instance norm of frames": (
         lambda: (Frames(nn.InstanceNorm1d(4)), (2, 3, 4, 6)),

@@ -27,6 +27,7 @@ _ON_IMAGES = frozenset(
         "batch_norm",
         "conv1d",
         "conv2d",
+        "conv_transpose1d",
         "conv_transpose2d",
         "convolution",
         "group_norm",
