@@ -31,6 +31,8 @@ _NAMES = frozenset(
         "glu",
         "kron",
         "logsumexp",
+        "moveaxis",
+        "movedim",
         "outer",
         "pairwise_distance",
         "pixel_shuffle",

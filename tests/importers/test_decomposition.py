@@ -68,8 +68,16 @@ CASES: dict[str, Body] = {
         y.flip(-1) * x + torch.fliplr(y) + x.flip(1, 2) * y[:, :1].expand(-1, 5, -1).flip(1)
     ),
     "turned by a right angle": lambda _, y, x: torch.rot90(y, 1, (1, 2)).mT * x,
+    "dimensions moved": lambda _, y, x: (
+        y.movedim(-1, 1).swapdims(1, 2) * x + y.moveaxis((1, 2), (2, 1)).mT
+    ),
     "selected": lambda _, y, x: (
         y.index_select(1, torch.tensor([0, 3, 3])) * x.index_select(-2, torch.tensor(2))
+    ),
+    "the only element, selected": lambda _, y, x: (
+        y[:, :1].index_select(1, torch.tensor([0, 0, 0])) * x[:, 2:]
+        + F.pad(y[:, :1], (0, 0, 1, 1), mode="replicate") * 2
+        + y.unsqueeze(1)[:, [[0, 0, 0]]][:, 0, :, 0]
     ),
     "selected from parameters": lambda n, y, x: (
         y * n.vector.index_select(0, torch.tensor([4, 0, 0, 1]))

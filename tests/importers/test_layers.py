@@ -86,6 +86,10 @@ CASES: dict[str, Callable[[], Case]] = {
         behind(nn.ConstantPad1d((4, 0), 0.0), nn.Conv1d(4, 4, 3, dilation=2), nn.BatchNorm1d(4)),
         (2, 4, 9),
     ),
+    "largest of a single element": lambda: (
+        behind(nn.Conv1d(3, 4, 1), nn.MaxPool1d(2, 2, ceil_mode=True), nn.Conv1d(4, 2, 1)),
+        (2, 3, 1),
+    ),
     "sums of windows": lambda: (
         behind(nn.Conv2d(3, 4, 1), nn.AvgPool2d(2, 1, divisor_override=3)),
         (2, 3, 5, 6),

@@ -51,6 +51,9 @@ def taken(
     lowerer: Lowerer, node: Node, value: Value, d: int, picked: npt.NDArray[np.int64]
 ) -> Value:
     """The elements of a dimension with these numbers, seen in the numbers' shape."""
+    if not value.seen[d] and not picked.any():  # the only element, again and again
+        runs = ((Axis(e, repeated=True),) if e > 1 else () for e in picked.shape)
+        return value.with_seen((*value.seen[:d], *runs, *value.seen[d + 1 :]))
     value, tensor, place = alone(lowerer, value, d)
     name = lowerer.name(node, suffix="take")
     output = lowerer.model.take(tensor, picked.reshape(-1).tolist(), place, name=name)

@@ -50,7 +50,10 @@ def matmul(lowerer: Lowerer, node: Node) -> Value:
 
 @lowers("cumsum")
 def cumsum(lowerer: Lowerer, node: Node) -> Value:
-    """A product with a triangle of ones; of elements that are infinite, no sums are."""
+    """A product with a triangle of ones, which makes NaN of all sums beside an infinite element.
+
+    ONNX's can be of later elements (`reverse`), and without the element itself (`exclusive`).
+    """
     source, d = node["self"], node["dim"] % max(len(node.shape), 1)
     extent = node.shape[d] if node.shape else 1
     if extent % SAMPLES == 0:
@@ -60,9 +63,11 @@ def cumsum(lowerer: Lowerer, node: Node) -> Value:
     if extent > _MOST_SUMS:
         raise Unsupported(f"it adds up {extent} positions; {_MOST_SUMS} are the most that can be")
     value = explicit(lowerer.value(source), source.shape)
-    if extent == 1:
+    exclusive, reverse = (node.get(name, False) for name in ("exclusive", "reverse"))
+    if extent == 1 and not exclusive:
         return value
-    triangle = np.tri(extent, dtype=np.float32)
+    triangle = np.tri(extent, k=-int(exclusive), dtype=np.float32)
+    triangle = triangle.T if reverse else triangle
     kernel = Node("constant", {}, Type(triangle.shape, "float32"), node.path, value=triangle)
     others = (*value.seen[:d], *value.seen[d + 1 :])
     sums = _dense(

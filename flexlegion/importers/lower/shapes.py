@@ -32,7 +32,7 @@ def permute(lowerer: Lowerer, node: Node) -> Value:
     return permuted(lowerer.value(node["self"]), [d % rank for d in node["dims"]])
 
 
-@lowers("transpose", "swapaxes")
+@lowers("transpose", "swapaxes", "swapdims")
 def transpose(lowerer: Lowerer, node: Node) -> Value:
     rank = len(node.shape)
     order = list(range(rank))
