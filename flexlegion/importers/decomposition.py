@@ -1,14 +1,17 @@
 """Operations that PyTorch itself makes of others: what it makes of them is read in their place.
 
 Only those that nothing here knows as a whole are: batch normalisation, attention, recurrent layers
-and the like have operators of their own.
+and the like have operators of their own. Cells are such steps of recurrent layers as a module's own
+code runs one by one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch._decomp import decomposition_table
 from torch._guards import detect_fake_mode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -28,13 +31,18 @@ _NAMES = frozenset(
         "glu",
         "kron",
         "logsumexp",
+        "moveaxis",
+        "movedim",
         "outer",
         "pairwise_distance",
         "pixel_shuffle",
         "pixel_unshuffle",
         "repeat",
         "rnn_relu",
+        "rnn_relu_cell",
         "rnn_tanh",
+        "rnn_tanh_cell",
+        "rot90",
         "tensordot",
         "tile",
         "tril",
@@ -43,11 +51,44 @@ _NAMES = frozenset(
 )
 
 
+def _lstm_cell(
+    x: torch.Tensor,
+    states: list[torch.Tensor],
+    kernel: torch.Tensor,
+    recurrent: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    recurrent_bias: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    h, c = states
+    gates = F.linear(x, kernel, bias) + F.linear(h, recurrent, recurrent_bias)
+    i, f, g, o = gates.chunk(4, 1)
+    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(c), c
+
+
+def _gru_cell(
+    x: torch.Tensor,
+    h: torch.Tensor,
+    kernel: torch.Tensor,
+    recurrent: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    recurrent_bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    r, z, n = F.linear(x, kernel, bias).chunk(3, 1)
+    hr, hz, hn = F.linear(h, recurrent, recurrent_bias).chunk(3, 1)
+    n = torch.tanh(n + torch.sigmoid(r + hr) * hn)
+    return n + torch.sigmoid(z + hz) * (h - n)
+
+
+# Of these, PyTorch's own decompositions hold for the example's number of samples alone.
+_CELLS: dict[str, Callable[..., Any]] = {"lstm_cell": _lstm_cell, "gru_cell": _gru_cell}
+
+
 def is_decomposed(name: str, args: list[Any]) -> bool:
     """Whether an operation is read as those that PyTorch makes of it."""
     if name == "repeat_interleave":  # over rows, it belongs to mixtures of experts
         return len(args) > 2 and args[2] not in (None, 0) and isinstance(args[1], int)
-    return name in _NAMES
+    return name in _NAMES or name in _CELLS
 
 
 def _is_fixed(extent: Any) -> bool:
@@ -71,7 +112,9 @@ def decomposed(fx_node: Any) -> tuple[Any, list[Any]]:
     is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(
         target.name(), "CompositeImplicitAutograd"
     )
-    function = target.decompose if is_composite else decomposition_table[target]
+    function = _CELLS.get(op_name(target))
+    if function is None:
+        function = target.decompose if is_composite else decomposition_table[target]
 
     def run(*values: Any) -> Any:
         given = list(leaves)

@@ -67,7 +67,7 @@ def export(module: Any, example_inputs: Any) -> tuple[ExportedProgram, int | Non
     if samples == 1:  # torch.export takes an extent of 1 for a constant
         args, kwargs = pytree.tree_map(_doubled, (args, kwargs))
     refuse_what_leaves_no_trace(module)
-    with _as_trained(module):
+    with in_mode(module, training=True):
         try:
             return _exported(module, args, kwargs), samples
         except UserError:
@@ -77,11 +77,14 @@ def export(module: Any, example_inputs: Any) -> tuple[ExportedProgram, int | Non
 
 
 @contextlib.contextmanager
-def _as_trained(module: torch.nn.Module) -> Iterator[None]:
-    """While this lasts, a module is in train mode, but for parts that alone are in eval mode."""
+def in_mode(module: torch.nn.Module, training: bool) -> Iterator[None]:
+    """While this lasts, a module is in eval mode, or in that in which it is exported.
+
+    This is train mode, but for parts that alone are in eval mode.
+    """
     modes = {part: part.training for part in module.modules()}
-    if not any(modes.values()):
-        module.train()
+    if not training or not any(modes.values()):
+        module.train(training)
     try:
         yield
     finally:

@@ -104,9 +104,10 @@ def transposed(reader: Reader, node: OnnxNode) -> Node:
     weight = reader.parameter(node.inputs[1])
     window = _window(reader, node, weight.shape[2:])
     pairs = window.pop("pairs")
-    if len(pairs) != 2 or node.get("auto_pad", "NOTSET") != "NOTSET" or node.get("output_shape"):
-        raise Unreadable("it is not of two dimensions, or its padding follows from its output")
-    extra = node.get("output_padding", [0, 0])
+    dims = len(pairs)
+    if dims > 2 or node.get("auto_pad", "NOTSET") != "NOTSET" or node.get("output_shape"):
+        raise Unreadable("it has three dimensions, or its padding follows from its output")
+    extra = node.get("output_padding", [0] * dims)
     # Less padding at the end is more of the output.
     extra = [more + before - after for more, (before, after) in zip(extra, pairs, strict=True)]
     if min(extra) < 0:
@@ -119,7 +120,7 @@ def transposed(reader: Reader, node: OnnxNode) -> Node:
         "output_padding": extra,
         "groups": node.get("group", 1),
     }
-    return result(reader, node, "conv_transpose2d", args | window)
+    return result(reader, node, f"conv_transpose{dims}d", args | window)
 
 
 @converts(

@@ -294,6 +294,13 @@ def reduce_made(reader: Reader, node: OnnxNode) -> Node:
     return total if after == "x0" else formula(reader, node, after, [total])
 
 
+@converts("CumSum", inputs=2, attributes="exclusive reverse")
+def cumulated(reader: Reader, node: OnnxNode) -> Node:
+    args = {"self": reader.operand(node.inputs[0]), "dim": numbers(reader, node, 1)[0]}
+    ways = {name: bool(node.get(name, 0)) for name in ("exclusive", "reverse")}
+    return result(reader, node, "cumsum", args | ways)
+
+
 @converts("ReduceL2", inputs=2, attributes=_REDUCES)
 def length(reader: Reader, node: OnnxNode) -> Node:
     x, dims = reader.operand(node.inputs[0]), _dims(reader, node)

@@ -17,6 +17,7 @@ _COMPUTING = (
     "batch_norm",
     "layer_norm",
     "group_norm",
+    "instance_norm",
     "scaled_dot_product_attention",
     "lstm",
     "gru",

@@ -13,6 +13,8 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
+from flexlegion.importers.export import in_mode
+
 Tensors = dict[str, torch.Tensor]
 
 
@@ -28,7 +30,10 @@ class Side(ABC):
 
     @abstractmethod
     def prepared(self, training: bool) -> AbstractContextManager[None]:
-        """In train or evaluation mode for a while; its state is the same afterwards."""
+        """In train or evaluation mode for a while; its state is the same afterwards.
+
+        In train mode, a module's parts that alone are in evaluation mode stay so.
+        """
 
     @abstractmethod
     def parameters(self) -> Tensors:
@@ -51,14 +56,11 @@ class InPlace(Side):
 
     @contextmanager
     def prepared(self, training: bool) -> Iterator[None]:
-        modes = {part: part.training for part in self.module.modules()}
         buffers = {buffer: buffer.clone() for buffer in self.module.buffers()}
         try:
-            self.module.train(training)
-            yield
+            with in_mode(self.module, training):
+                yield
         finally:
-            for part, mode in modes.items():
-                part.training = mode
             with torch.no_grad():
                 for buffer, value in buffers.items():
                     if not torch.equal(buffer, value):
@@ -80,9 +82,13 @@ class _Doubled(InPlace):
 def copied_in_double(module: torch.nn.Module) -> _Doubled | None:
     """A copy in double precision; None where it cannot be copied."""
     try:
-        return _Doubled(copy.deepcopy(module).double())
+        doubled = copy.deepcopy(module).double()
     except Exception:
         return None
+    for part in doubled.modules():
+        if isinstance(part, torch.nn.RMSNorm) and part.eps is None:
+            part.eps = torch.finfo(torch.float32).eps  # it would be that of double precision
+    return _Doubled(doubled)
 
 
 class ProgramSide(Side):

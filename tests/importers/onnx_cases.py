@@ -234,7 +234,11 @@ def reductions() -> Iterator[Case]:
     yield case("LpNormalization", given(3, 4))
     yield case("LpNormalization", np.zeros((SAMPLES, 4), np.float32))
     for exclusive, reverse in product((0, 1), (0, 1)):
-        yield case("CumSum", given(4), Init(1), exclusive=exclusive, reverse=reverse)
+        ways = {"exclusive": exclusive, "reverse": reverse}
+        yield case("CumSum", given(4), Init(1), **ways)
+        yield case("CumSum", given(3, 4, 2), Init(-2), **ways)
+        yield case("CumSum", given(1, 3), Init(1), **ways)
+        yield case("CumSum", given(3, kind="int"), Init(1), **ways)
     for op in ("GlobalAveragePool", "GlobalMaxPool"):
         yield case(op, given(3, 4, 5))
         if op != "GlobalMaxPool":  # of which ONNX's evaluator knows images alone
@@ -304,6 +308,8 @@ def windows() -> Iterator[Case]:
         yield case("ConvTranspose", x, t, tb, **attributes)
     yield case("ConvTranspose", x, Init(const(4, 3, 3, 3)), group=2)
     yield case("ConvTranspose", line, Init(const(4, 3, 3)), strides=[2])
+    yield case("ConvTranspose", line, Init(const(4, 3, 3)), strides=[2], pads=[1, 0])
+    yield case("ConvTranspose", line, Init(const(4, 3, 3)), dilations=[2], pads=[1, 1])
     for op, pad, stride in product(("MaxPool", "AveragePool"), (*pads, *autos), ([1, 1], [2, 3])):
         yield case(op, x, kernel_shape=[3, 3], strides=stride, **pad)
     for op, size in product(("MaxPool", "AveragePool"), (7, 8, 9)):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -93,6 +94,7 @@ def cases() -> dict[str, Case]:
             (TOKENS,),
         ),
     }
+    found |= layers()
     for mode in ("sum", "mean"):
         bag = nn.EmbeddingBag(7, 3, mode=mode, padding_idx=0)
         found[f"padding_of_bags_{mode}"] = (bag, (TOKENS,))
@@ -116,6 +118,65 @@ def cases() -> dict[str, Case]:
         net = Net(lambda n, x, f=function: f(n.a(x)), a=identity(6))
         found[f"{name}_at_corners"] = (net, (ties,))
     return found
+
+
+def layers() -> dict[str, Case]:
+    """Layers that are other operators here, or several of them."""
+    image, line = torch.randn(4, 3, 7, 6), torch.randn(4, 4, 9)
+    images: dict[str, list[nn.Module]] = {
+        "instance_norm": [nn.InstanceNorm2d(4, affine=True), nn.Tanh()],
+        "largest_rounded_up": [nn.MaxPool2d(3, 2, ceil_mode=True)],
+        "averages_rounded_up": [nn.AvgPool2d(3, 2, 1, ceil_mode=True, count_include_pad=False)],
+        "sums_of_windows": [nn.AvgPool2d(2, divisor_override=3)],
+        "layer_norm_of_images": [nn.LayerNorm((4, 7, 6)), nn.Tanh()],
+        "shuffled_channels": [nn.ChannelShuffle(2), nn.Conv2d(4, 2, 3)],
+    }
+    sequences: dict[str, list[nn.Module]] = {
+        "groups_and_dilation": [nn.Conv1d(4, 6, 3, padding=2, dilation=2, groups=2), nn.Tanh()],
+        "transposed": [nn.ConvTranspose1d(4, 3, 3, 2, 1, output_padding=1), nn.Tanh()],
+    }
+    found: dict[str, Case] = {}
+    for name, parts in images.items():
+        found[name] = (nn.Sequential(nn.Conv2d(3, 4, 1), *parts, nn.Flatten()), (image,))
+    for name, parts in sequences.items():
+        found[name] = (nn.Sequential(*parts, nn.Flatten()), (line,))
+    steps = {"lstm_cell": nn.LSTMCell(4, 3), "gru_cell": nn.GRUCell(4, 3)}
+    for name, cell in steps.items():
+        found[name] = (Net(stepped, cell=cell), (line,))
+    found["added_up_and_turned"] = (
+        Net(lambda n, x: (n.a(x).cumsum(1) * x.flip(2)).flatten(1), a=nn.Linear(9, 9)),
+        (line,),
+    )
+    return found
+
+
+def stepped(net: Any, x: Tensor) -> Tensor:
+    """The last state of a cell."""
+    state = None
+    for step in range(4):
+        state = net.cell(x[:, :, step], state)
+    result: Tensor = state[0] if isinstance(state, tuple) else state
+    return result
+
+
+def dropped() -> list[list[float]]:
+    """Whether a gradient reached parameters behind a dropout of features: (channel, position)."""
+
+    class Behind(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale, self.drop = nn.Parameter(torch.ones(64, 5)), nn.Dropout1d(0.5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.drop(x) * self.scale
+
+    net = fl.from_torch(Behind(), torch.ones(1, 64, 5))
+    net.compile(fl.SGD(0.1), "mean_squared_error")
+    net.fit(np.ones((1, 64, 5), np.float32), np.zeros((1, 64, 5), np.float32), progress=False)
+    module = Behind()
+    fl.to_torch(net, module)
+    net.close()
+    return (module.scale.detach() != 1).float().tolist()
 
 
 def train(module: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, Any]:
@@ -153,7 +214,7 @@ def train(module: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, Any]:
 def main() -> None:
     """Save what all cases give."""
     results = {name: train(module, inputs) for name, (module, inputs) in cases().items()}
-    Path(sys.argv[1]).write_text(json.dumps(results))
+    Path(sys.argv[1]).write_text(json.dumps({"trained": results, "reached": dropped()}))
 
 
 if __name__ == "__main__":

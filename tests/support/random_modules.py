@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from module_grammar import Source, drawn
-from module_layers import OPERATIONS
+from module_programs import OPERATIONS
 from torch import nn
 
 import flexlegion as fl

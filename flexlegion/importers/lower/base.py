@@ -81,7 +81,7 @@ class Lowerer:
         self.results: dict[Node, Result] = {}
         self._weights: dict[tuple[str, Layout], Tensor] = {}  # trained already by an operator
         self._arranged: dict[Any, Tensor] = {}
-        self._sources: dict[Node, Value] = {}  # parameters that the graph has as values
+        self._sources: dict[Node, Tensor] = {}  # parameters that the graph has as they are
 
     # Values
 
@@ -303,7 +303,7 @@ class Lowerer:
                 name = self.unique(f"{node.path}.constant".lstrip("."))
                 self._arranged[key] = self.model.constant(array, name=name)
             tensor = self._arranged[key]
-        elif len(self.users[node]) > 1:
+        elif len(self.users[node]) > 1 or node in self._sources:
             tensor = self._moved(self._parameter(value), stored)
         else:
             tensor = self._trained(value, stored)
@@ -319,6 +319,8 @@ class Lowerer:
         in_order = layout.order == tuple(sorted(layout.order)) and node.rows is None
         name = self.unique(node.name if in_order else f"{node.name}.{_REORDERED}")
         tensor = self.model.parameter(layout.shape, given, name, trainable)
+        if in_order:  # who reads another view of the parameter begins with the same tensor
+            self._sources[node] = tensor
         self.own(node, replace(layout, shape=tensor.shape), tensor)  # which begins with 1
         return tensor
 
@@ -328,11 +330,11 @@ class Lowerer:
         if node not in self._sources:
             whole = plain(node, node.shape)
             runs = self._short(((), *((axis,) for axis in whole.axes)))
-            self._sources[node] = Value(self._trained(whole, runs), runs, whole.seen)
-        source = self._sources[node]
-        # The same axes: as the caller has cut them.
-        tensor: Tensor = source.source
-        return Value(tensor, self._short(((), *((axis,) for axis in value.axes))), value.seen)
+            self._sources[node] = self._trained(whole, runs)
+        # Cut as the caller has it.
+        runs = self._short(((), *((axis,) for axis in value.axes)))
+        tensor = self.reshape(self._sources[node], tuple(extent_of(run) for run in runs[1:]))
+        return Value(tensor, runs, value.seen)
 
     @staticmethod
     def _short(runs: Sequence[Run]) -> tuple[Run, ...]:

@@ -27,9 +27,11 @@ _ON_IMAGES = frozenset(
         "batch_norm",
         "conv1d",
         "conv2d",
+        "conv_transpose1d",
         "conv_transpose2d",
         "convolution",
         "group_norm",
+        "instance_norm",
         "max_pool1d",
         "max_pool2d",
         "mean_positions",
@@ -44,12 +46,17 @@ _KEEP_IMAGES = frozenset(
         "_prelu_kernel",
         "_softmax",
         "cat",
+        "channel_shuffle",
         "chunk",
         "constant_pad_nd",
         "drop_path",
         "dropout",
         "expression",
+        "feature_dropout",
+        "flip",
+        "fliplr",
         "getitem",
+        "index_select",
         "log_softmax",
         "narrow",
         "pad",
@@ -187,7 +194,9 @@ def _is_read_as_image(node: Node, users: dict[Node, list[Node]]) -> bool:
     for user in users[node]:
         if user.op in _ON_IMAGES:
             return True
-        if user.op in ("expression", "dropout") and len(user.shape) == len(node.shape):
+        if user.op in ("expression", "dropout", "feature_dropout") and len(user.shape) == len(
+            node.shape
+        ):
             return _is_read_as_image(user, users)
     return False
 

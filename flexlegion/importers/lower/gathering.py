@@ -10,7 +10,7 @@ import numpy.typing as npt
 from flexlegion.graph.tensor import MAX_RANK, Tensor
 from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
 from flexlegion.importers.program import SAMPLES, Node, Shape
-from flexlegion.importers.views import Axis, Run, Value
+from flexlegion.importers.views import Axis, Run, Value, explicit
 
 
 def alone(lowerer: Lowerer, value: Value, d: int) -> tuple[Value, Tensor, int]:
@@ -51,6 +51,9 @@ def taken(
     lowerer: Lowerer, node: Node, value: Value, d: int, picked: npt.NDArray[np.int64]
 ) -> Value:
     """The elements of a dimension with these numbers, seen in the numbers' shape."""
+    if not value.seen[d] and not picked.any():  # the only element, again and again
+        runs = ((Axis(e, repeated=True),) if e > 1 else () for e in picked.shape)
+        return value.with_seen((*value.seen[:d], *runs, *value.seen[d + 1 :]))
     value, tensor, place = alone(lowerer, value, d)
     name = lowerer.name(node, suffix="take")
     output = lowerer.model.take(tensor, picked.reshape(-1).tolist(), place, name=name)
@@ -90,6 +93,19 @@ def roll(lowerer: Lowerer, node: Node) -> Value:
         value, tensor, place = alone(lowerer, value, d)
         output = lowerer.model.roll(tensor, shift, place, name=lowerer.name(node))
         value = changed(value, output, d, place, (shape[d],))
+    return value
+
+
+@lowers("flip", "fliplr")
+def flip(lowerer: Lowerer, node: Node) -> Value:
+    source, shape = node["self"], node.shape
+    value = explicit(lowerer.value(source), shape)
+    for dim in node.get("dims", [1]):
+        d = dim % len(shape)
+        if shape[d] % SAMPLES == 0:
+            raise Unsupported("it turns the order of samples round")
+        if not all(axis.repeated for axis in value.seen[d]):  # else all elements are the same
+            value = taken(lowerer, node, value, d, np.arange(shape[d])[::-1])
     return value
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
+
+import numpy as np
 
 from flexlegion.graph.initializers import Zeros
 from flexlegion.graph.tensor import Tensor
 from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
+from flexlegion.importers.lower.elementwise import apply
+from flexlegion.importers.lower.gathering import taken
 from flexlegion.importers.lower.products import WEIGHTS
-from flexlegion.importers.program import Node, Shape
-from flexlegion.importers.views import Axis, Value, runs_of
+from flexlegion.importers.program import Array, Node, Shape, Type
+from flexlegion.importers.views import Axis, Value, plain, runs_of
 from flexlegion.ops.conv1d import Conv1D, Pool1D
 from flexlegion.ops.conv2d import Conv2D, spanned
 from flexlegion.ops.pool2d import Pool2D
@@ -24,39 +29,42 @@ def convolution(lowerer: Lowerer, node: Node) -> Value:
         raise Unsupported("its weight is computed, not a parameter")
     if node.get("transposed") or dims not in (1, 2):
         raise Unsupported("it is transposed, or of other than one or two dimensions")
-    dilation = numbers(node["dilation"], dims)
-    if dims == 1 and dilation != (1,):
-        raise Unsupported("it is one-dimensional and has a dilation")
-    stride = numbers(node["stride"], dims)
+    dilation, stride = (numbers(node[name], dims) for name in ("dilation", "stride"))
     spans = tuple(spanned(k, d) for k, d in zip(weight.shape[2:], dilation, strict=True))
     padding, extra = _padding(node["padding"], spans)
     filters, groups = weight.shape[0], node["groups"]
+    # Only Conv2D has groups and dilation; for it, a sequence is an image of one row.
+    flat = dims == 1 and (groups, dilation) != (1, (1,))
     value = lowerer.value(weight)
-    order = (value.seen[0], *value.seen[2:], value.seen[1])
+    rows = ((),) if flat else ()
+    order = (value.seen[0], *rows, *value.seen[2:], value.seen[1])
     kernel, layout = lowerer.weight(weight, order, value)
     weights = [(weight, layout)]
     bias = node["bias"]
     activation = node.get("activation", "none")
     kind: Conv1D | Conv2D
-    if dims == 2:
+    if dims == 2 or flat:
+        (kh, kw), (sh, sw), (dh, dw) = (
+            (1,) * flat + tuple(each) for each in (weight.shape[2:], stride, dilation)
+        )
+        ph, pw = (0,) * flat + padding
         kind = Conv2D(
             filters,
-            weight.shape[2],
-            weight.shape[3],
-            stride[0],
-            stride[1],
-            padding[0],
-            padding[1],
+            kh,
+            kw,
+            sh,
+            sw,
+            ph,
+            pw,
             groups,
             bias is not None,
             activation,
             kernel,
             Zeros(),
-            *dilation,
+            dh,
+            dw,
         )
     else:
-        if groups != 1:
-            raise Unsupported("it is one-dimensional and has groups")
         kind = Conv1D(
             filters,
             weight.shape[2],
@@ -74,33 +82,98 @@ def convolution(lowerer: Lowerer, node: Node) -> Value:
         values, bias_layout = lowerer.weight(bias, vector.seen, vector)
         kind = replace(kind, bias_initializer=values)
         weights.append((bias, bias_layout))
-    tensor = channels_last(lowerer, lowerer.value(node["input"]))
+    tensor = channels_last(lowerer, lowerer.value(node["input"]), flat)
     if any(extra):  # at the ends alone: zeros of their own
-        amounts = [*((0, more) for more in extra), (0, 0)]
+        amounts = [*((0, more) for more in (0,) * flat + extra), (0, 0)]
         tensor = lowerer.model.pad(tensor, amounts, name=lowerer.name(node, suffix="pad"))
     output = lowerer.apply(kind, [tensor], lowerer.name(node), weights).output
-    return from_channels_last(output, node.shape)
+    return from_channels_last(output, node.shape, flat)
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Along one dimension, windows of PyTorch's poolings.
+
+    Parameters
+    ----------
+    extent
+        Elements.
+    kernel, stride
+        Places that a window spans, and those from one to the next.
+    padding
+        Places before the first element, and as many behind the last one.
+    """
+
+    extent: int
+    kernel: int
+    stride: int
+    padding: int
+
+    def count(self, ceil_mode: bool) -> int:
+        """How many there are; rounded up, but none begins behind the elements."""
+        places = self.extent + 2 * self.padding - self.kernel
+        if not ceil_mode:
+            return places // self.stride + 1
+        count = -(-places // self.stride) + 1
+        return count - ((count - 1) * self.stride >= self.extent + self.padding)
+
+    def beyond(self, count: int) -> int:
+        """Places behind the padding that the last of so many windows has."""
+        last = (count - 1) * self.stride + self.kernel
+        return max(0, last - self.extent - 2 * self.padding)
+
+    def sizes(self, count: int, with_padding: bool) -> Array:
+        """Places of each window that are elements, or with the padding, elements or padding."""
+        first: Array = np.arange(count) * self.stride - self.padding
+        around = self.padding if with_padding else 0
+        low, high = -around, self.extent + around
+        sizes: Array = (first + self.kernel).clip(low, high) - first.clip(low, high)
+        return sizes
 
 
 @lowers("max_pool2d", "avg_pool2d", "max_pool1d", "avg_pool1d")
 def pool(lowerer: Lowerer, node: Node) -> Value:
+    """Windows that `ceil_mode` adds reach beyond the padding: elements stand there here."""
     dims = int(node.op[-2])
     kernel = numbers(node["kernel_size"], dims)
     stride = numbers(node["stride"], dims) if node["stride"] else kernel
     padding = numbers(node["padding"], dims)
     if set(numbers(node.get("dilation") or 1, dims)) != {1}:
         raise Unsupported(f"its dilation is {node['dilation']}; only 1 is possible")
-    if node.get("divisor_override") is not None:
-        raise Unsupported("it has a divisor of its own")
-    shape = node["self"].shape
-    if node["ceil_mode"]:
-        sizes = zip(shape[-dims:], kernel, stride, padding, strict=True)
-        floor = [(e + 2 * p - k) // s + 1 for e, k, s, p in sizes]
-        if floor != list(node.shape[-dims:]):
-            raise Unsupported("it rounds the number of windows up (ceil_mode)")
-    kind = "max" if node.op.startswith("max") else "average"
-    counts = node.get("count_include_pad", True)
-    return _pooled(lowerer, node, kind, kernel, stride, padding, counts, node.shape)
+    before, after = node["self"].shape[-dims:], node.shape[-dims:]
+    windows = [Windows(*each) for each in zip(before, kernel, stride, padding, strict=True)]
+    if tuple(each.count(node["ceil_mode"]) for each in windows) != after:
+        raise Unsupported("it has other windows than PyTorch's")
+    more = [each.beyond(count) for each, count in zip(windows, after, strict=True)]
+    if node.op.startswith("avg"):
+        return _average(lowerer, node, windows, more)
+    value = lowerer.value(node["self"])
+    for d, (each, count) in enumerate(zip(windows, more, strict=True), 2):
+        if count:  # a window that reaches there has the last element: again, it changes no maximum
+            places = np.minimum(np.arange(each.extent + count), each.extent - 1)
+            value = taken(lowerer, node, value, d, places)
+    return _pooled(lowerer, node, channels_last(lowerer, value), "max", windows, node.shape)
+
+
+def _average(lowerer: Lowerer, node: Node, windows: list[Windows], more: list[int]) -> Value:
+    """With zeros behind the padding, as many as `more` says along each dimension."""
+    tensor = channels_last(lowerer, lowerer.value(node["self"]))
+    counts, divisor = node.get("count_include_pad", True), node.get("divisor_override")
+    if divisor is None and not any(more):
+        return _pooled(lowerer, node, tensor, "average", windows, node.shape, counts)
+    if any(more):
+        amounts = [*((0, count) for count in more), (0, 0)]
+        tensor = lowerer.model.pad(tensor, amounts, name=lowerer.name(node, suffix="pad"))
+    result = _pooled(lowerer, node, tensor, "average", windows, node.shape)
+    sizes: Array = np.asarray(divisor or 1, np.float32)
+    if divisor is None:
+        for each, count in zip(windows, node.shape[-len(windows) :], strict=True):
+            sizes = sizes[..., None] * each.sizes(count, counts).astype(np.float32)
+    constant = Node("constant", {}, Type(sizes.shape, "float32"), node.path, value=sizes)
+    # The average times all of a window's places is the sum of its elements.
+    formula = f"(x0 * {float(prod(each.kernel for each in windows))!r} / x1)"
+    operands = [result, plain(constant, sizes.shape)]
+    return apply(lowerer, formula, operands, lowerer.name(node, suffix="scale"))
 
 
 @lowers("adaptive_avg_pool2d", "adaptive_avg_pool1d", "mean_positions")
@@ -125,8 +198,9 @@ def _adaptive(lowerer: Lowerer, node: Node, shape: Shape, kind: str) -> Value:
         raise Unsupported(
             f"it pools {list(before)} positions to {list(after)}, which do not divide them"
         )
-    kernel = tuple(b // a for b, a in zip(before, after, strict=True))
-    return _pooled(lowerer, node, kind, kernel, kernel, (0,) * dims, True, shape)
+    windows = [Windows(b, b // a, b // a, 0) for b, a in zip(before, after, strict=True)]
+    tensor = channels_last(lowerer, lowerer.value(node["self"]))
+    return _pooled(lowerer, node, tensor, kind, windows, shape)
 
 
 def _repeated(value: Value, before: tuple[int, ...], after: tuple[int, ...]) -> Value:
@@ -142,34 +216,39 @@ def _repeated(value: Value, before: tuple[int, ...], after: tuple[int, ...]) -> 
 def _pooled(
     lowerer: Lowerer,
     node: Node,
+    tensor: Tensor,
     kind: str,
-    kernel: tuple[int, ...],
-    stride: tuple[int, ...],
-    padding: tuple[int, ...],
-    counts: bool,
+    windows: list[Windows],
     shape: Shape,
+    counts: bool = True,
 ) -> Value:
     operator: Pool1D | Pool2D
-    if len(kernel) == 2:
-        (kh, kw), (sh, sw), (ph, pw) = kernel, stride, padding
-        operator = Pool2D(kind, kh, kw, sh, sw, ph, pw, counts)
+    if len(windows) == 2:
+        h, w = windows
+        sizes = (h.kernel, w.kernel, h.stride, w.stride, h.padding, w.padding)
+        operator = Pool2D(kind, *sizes, counts)
     else:
-        operator = Pool1D(kind, kernel[0], stride[0], padding[0], counts)
-    tensor = channels_last(lowerer, lowerer.value(node["self"]))
+        (line,) = windows
+        operator = Pool1D(kind, line.kernel, line.stride, line.padding, counts)
     output = lowerer.model.graph.add(operator, [tensor], lowerer.name(node))
     return from_channels_last(output, shape)
 
 
-def channels_last(lowerer: Lowerer, value: Value) -> Tensor:
-    """A tensor (n, positions..., channels) of what is seen as (n, channels, positions...)."""
+def channels_last(lowerer: Lowerer, value: Value, flat: bool = False) -> Tensor:
+    """A tensor (n, positions..., channels) of what is seen as (n, channels, positions...).
+
+    With `flat`, (n, 1, positions, channels) of a sequence: an image of one row.
+    """
     samples, channels, *positions = value.seen
-    return lowerer.arranged(lowerer.in_graph(value), [samples, *positions, channels])
+    rows = ((),) if flat else ()
+    return lowerer.arranged(lowerer.in_graph(value), [samples, *rows, *positions, channels])
 
 
-def from_channels_last(tensor: Tensor, shape: Shape) -> Value:
-    """Seen with the channels first, in this shape."""
+def from_channels_last(tensor: Tensor, shape: Shape, flat: bool = False) -> Value:
+    """Seen with the channels first, in this shape; of `channels_last`'s arrangement."""
     samples, channels, *positions = runs_of(shape)
-    return Value(tensor, (samples, *positions, channels), (samples, channels, *positions))
+    rows = ((),) if flat else ()
+    return Value(tensor, (samples, *rows, *positions, channels), (samples, channels, *positions))
 
 
 def numbers(value: Any, count: int) -> tuple[int, ...]:

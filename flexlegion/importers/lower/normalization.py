@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 
 from flexlegion.graph.initializers import Constant, Given, Initializer, Zeros
@@ -10,10 +13,9 @@ from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
 from flexlegion.importers.lower.elementwise import apply
 from flexlegion.importers.lower.products import WEIGHTS
 from flexlegion.importers.program import SAMPLES, Node
-from flexlegion.importers.views import Run, Value
+from flexlegion.importers.views import Run, Value, explicit, plain, refined
 from flexlegion.layers.batch_norm import add_moments
 from flexlegion.layers.origin import Layout
-from flexlegion.ops.elementwise import Dropout
 from flexlegion.ops.normalization import BatchNorm, LayerNorm
 from flexlegion.ops.softmax import Softmax
 
@@ -27,7 +29,7 @@ def batch_norm(lowerer: Lowerer, node: Node) -> Value:
     mean, variance = node["running_mean"], node["running_var"]
     running = mean is not None and variance is not None
     if not node["training"] and running:
-        return _fixed_batch_norm(lowerer, node)
+        return fixed_batch_norm(lowerer, node)
     if running and node["momentum"] is None:
         raise Unsupported("its running averages are those of all batches (momentum None)")
     x = lowerer.value(node["input"])
@@ -50,7 +52,8 @@ def batch_norm(lowerer: Lowerer, node: Node) -> Value:
     return Value(output, (*outer, channels), x.seen)
 
 
-def _fixed_batch_norm(lowerer: Lowerer, node: Node) -> Value:
+def fixed_batch_norm(lowerer: Lowerer, node: Node) -> Value:
+    """Each channel scaled and shifted by statistics that never change."""
     names = ("input", "running_mean", "running_var", "weight", "bias")
     sources = [node[name] for name in names if node[name] is not None]
     values = [lowerer.value(sources[0])]
@@ -77,15 +80,69 @@ def _fixed_batch_norm(lowerer: Lowerer, node: Node) -> Value:
 
 @lowers("layer_norm")
 def layer_norm(lowerer: Lowerer, node: Node) -> Value:
-    if len(node["normalized_shape"]) != 1:
-        raise Unsupported(f"it normalises over {len(node['normalized_shape'])} dimensions")
-    x = lowerer.value(node["input"])
-    tensor, outer, channels = channels_last(lowerer, x, -1)
-    gamma, beta = (vector(node, n) for n in ("weight", "bias"))
-    first = initial(gamma, beta)
-    kind = LayerNorm(node["eps"], gamma_initializer=first[0], beta_initializer=first[1])
-    output = lowerer.apply(kind, [tensor], lowerer.name(node), layouts(gamma, beta)).output
-    return Value(output, (*outer, channels), x.seen)
+    tensor, as_seen, (gamma, beta) = over_last(lowerer, node, "weight", "bias")
+    kind = LayerNorm(
+        node["eps"],
+        gamma_initializer=Constant() if gamma is None else gamma.values,
+        beta_initializer=Zeros() if beta is None else beta.values,
+    )
+    weights = [None if held is None else held.place for held in (gamma, beta)]
+    return as_seen(lowerer.apply(kind, [tensor], lowerer.name(node), weights).output)
+
+
+@dataclass(frozen=True)
+class Held:
+    """A parameter as the vector of an operator: its elements, and where they come from."""
+
+    values: Initializer
+    place: tuple[Node, Layout]
+
+
+def over_last(
+    lowerer: Lowerer, node: Node, *names: str
+) -> tuple[Tensor, Callable[[Tensor], Value], list[Held | None]]:
+    """What an operator needs that normalises over a module's last dimensions.
+
+    It normalises over its tensor's last dimension alone, so several become one, in the order in
+    which they are stored: images stay as they are.
+
+    Returns
+    -------
+    tuple
+        The tensor; how a result of its shape is seen; and the parameters of these names in the
+        order of the tensor's last dimension, None for those that there are not.
+    """
+    x, count = lowerer.value(node["input"]), len(node["normalized_shape"])
+    held: list[Held | None] = []
+    if count == 1:
+        tensor, outer, channels = channels_last(lowerer, x, -1)
+        for one in (vector(node, name) for name in names):
+            held.append(None if one is None else Held(_given(one), _as_it_is(one)))
+        return tensor, lambda output: Value(output, (*outer, channels), x.seen), held
+    sources = [node[name] for name in names]
+    given = [source for source in sources if source is not None]
+    if any(source.op not in WEIGHTS for source in given):
+        raise Unsupported("its weight or bias is computed, not a parameter")
+    rank = len(node.shape)
+    values = [lowerer.in_graph(explicit(x, node.shape)), *map(lowerer.value, given)]
+    cut = refined([v.with_seen(((),) * (rank - len(v.seen)) + v.seen) for v in values])
+    assert cut is not None  # the parameters have a single axis for each dimension
+    x, *own = cut
+    normalised = tuple(axis for run in x.seen[-count:] for axis in run)
+    order = tuple(axis for axis in x.axes if axis in normalised)
+    if len(order) != len(normalised):
+        raise Unsupported("its channels are expanded")
+    as_one = x.with_seen((*x.seen[:-count], order))
+    tensor, outer, channels = channels_last(lowerer, as_one, -1)
+    for source in sources:
+        if source is None:
+            held.append(None)
+            continue
+        value = own.pop(0)
+        its = dict(zip(normalised, (a for run in value.seen for a in run), strict=True))
+        initializer, layout = lowerer.weight(source, [tuple(its[a] for a in channels)], value)
+        held.append(Held(initializer, (source, layout)))
+    return tensor, lambda output: Value(output, (*outer, channels), x.seen), held
 
 
 @lowers("softmax", "_softmax", "log_softmax", "_log_softmax")
@@ -101,9 +158,24 @@ def softmax(lowerer: Lowerer, node: Node) -> Value:
 @lowers("dropout")
 def dropout(lowerer: Lowerer, node: Node) -> Value:
     x = lowerer.in_graph(lowerer.value(node["input"]))
-    kind = Dropout(float(node["p"]), len(lowerer.model.graph.operators))
-    output = lowerer.model.graph.add(kind, [x.source], lowerer.name(node))
+    output = lowerer.model.dropout(x.source, float(node["p"]), lowerer.name(node))
     return Value(output, x.stored, x.seen)
+
+
+@lowers("feature_dropout")
+def feature_dropout(lowerer: Lowerer, node: Node) -> Value:
+    """Whole channels are dropped: those whose one was, of a one for each channel."""
+    x = lowerer.value(node["input"])
+    samples, channels, *positions = node.shape
+    if samples != SAMPLES or channels % SAMPLES == 0:
+        raise Unsupported("its first two dimensions are not samples and channels")
+    model = lowerer.model
+    name = lowerer.name(node)
+    ones = model.constant(np.ones(channels, np.float32), name=lowerer.unique(f"{name}.ones"))
+    ones = lowerer.over_samples(ones)
+    kept = plain(model.dropout(ones, float(node["p"]), name), (samples, channels))
+    kept = kept.with_seen((*kept.seen, *(() for _ in positions)))
+    return apply(lowerer, "(x0 * x1)", [x, kept], lowerer.unique(f"{name}.product"))
 
 
 def channels_last(lowerer: Lowerer, x: Value, d: int) -> tuple[Tensor, tuple[Run, ...], Run]:
@@ -139,11 +211,19 @@ def vector(node: Node, name: str) -> Node | None:
 
 def initial(gamma: Node | None, beta: Node | None) -> tuple[Initializer, Initializer]:
     return (
-        Constant() if gamma is None else Given(np.asarray(gamma.value, np.float32)),
-        Zeros() if beta is None else Given(np.asarray(beta.value, np.float32)),
+        Constant() if gamma is None else _given(gamma),
+        Zeros() if beta is None else _given(beta),
     )
+
+
+def _given(vector: Node) -> Initializer:
+    return Given(np.asarray(vector.value, np.float32))
 
 
 def layouts(*vectors: Node | None) -> list[tuple[Node, Layout] | None]:
     """For `Lowerer.apply`: a vector that a layer has not got is a constant here."""
-    return [None if v is None else (v, Layout(v.shape, (0,), v.shape)) for v in vectors]
+    return [None if v is None else _as_it_is(v) for v in vectors]
+
+
+def _as_it_is(vector: Node) -> tuple[Node, Layout]:
+    return vector, Layout(vector.shape, (0,), vector.shape)

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from flexlegion.graph.initializers import Zeros
 from flexlegion.graph.tensor import MAX_RANK, Tensor
 from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
-from flexlegion.importers.program import SAMPLES, Node
-from flexlegion.importers.views import Axis, Run, Value, extent_of, refined
+from flexlegion.importers.program import SAMPLES, Node, Type
+from flexlegion.importers.views import Axis, Run, Value, explicit, extent_of, plain, refined
 from flexlegion.ops.attention import MatMul
 from flexlegion.ops.dense import Dense
 
 WEIGHTS = ("parameter", "constant")
+_MOST_SUMS = 4096  # positions that `cumsum` adds up: a product's matrix has the square of it
 
 
 @lowers("linear")
@@ -43,6 +46,38 @@ def matmul(lowerer: Lowerer, node: Node) -> Value:
     shapes = ((*node.shape[:-2], *factor.shape[-2:]) for factor in node.inputs)
     left, right = map(lowerer.with_samples, (left, right), shapes)
     return _products(lowerer, node, left, right)
+
+
+@lowers("cumsum")
+def cumsum(lowerer: Lowerer, node: Node) -> Value:
+    """A product with a triangle of ones, which makes NaN of all sums beside an infinite element.
+
+    ONNX's can be of later elements (`reverse`), and without the element itself (`exclusive`).
+    """
+    source, d = node["self"], node["dim"] % max(len(node.shape), 1)
+    extent = node.shape[d] if node.shape else 1
+    if extent % SAMPLES == 0:
+        raise Unsupported("it adds up samples")
+    if not node.type.is_float or not source.type.is_float:
+        raise Unsupported("it adds up whole numbers, or truth values")
+    if extent > _MOST_SUMS:
+        raise Unsupported(f"it adds up {extent} positions; {_MOST_SUMS} are the most that can be")
+    value = explicit(lowerer.value(source), source.shape)
+    exclusive, reverse = (node.get(name, False) for name in ("exclusive", "reverse"))
+    if extent == 1 and not exclusive:
+        return value
+    triangle = np.tri(extent, k=-int(exclusive), dtype=np.float32)
+    triangle = triangle.T if reverse else triangle
+    kernel = Node("constant", {}, Type(triangle.shape, "float32"), node.path, value=triangle)
+    others = (*value.seen[:d], *value.seen[d + 1 :])
+    sums = _dense(
+        lowerer,
+        node,
+        value.with_seen((*others, value.seen[d])),
+        plain(kernel, triangle.shape),
+        None,
+    )
+    return sums.with_seen((*sums.seen[:d], sums.seen[-1], *sums.seen[d:-1]))
 
 
 def _dense(lowerer: Lowerer, node: Node, x: Value, kernel: Value, bias: Node | None) -> Value:

@@ -6,10 +6,18 @@ from typing import Literal
 
 import numpy as np
 
+from flexlegion.graph.initializers import Constant
 from flexlegion.graph.tensor import MAX_RANK
 from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
 from flexlegion.importers.lower.elementwise import apply
-from flexlegion.importers.lower.normalization import channels_last, initial, layouts, vector
+from flexlegion.importers.lower.normalization import (
+    channels_last,
+    fixed_batch_norm,
+    initial,
+    layouts,
+    over_last,
+    vector,
+)
 from flexlegion.importers.program import SAMPLES, Node
 from flexlegion.importers.views import Run, Value
 from flexlegion.ops.normalization import GroupNorm, LayerNorm
@@ -20,27 +28,44 @@ _KINDS: dict[str, _Kind] = {"mean": "mean", "sum": "sum", "amax": "amax"}
 
 @lowers("rms_norm")
 def rms_norm(lowerer: Lowerer, node: Node) -> Value:
-    if len(node["normalized_shape"]) != 1:
-        raise Unsupported(f"it normalises over {len(node['normalized_shape'])} dimensions")
-    x = lowerer.value(node["input"])
-    tensor, outer, channels = channels_last(lowerer, x, -1)
-    gamma = vector(node, "weight")
+    tensor, as_seen, (gamma,) = over_last(lowerer, node, "weight")
     epsilon = node["eps"] if node["eps"] is not None else float(np.finfo(np.float32).eps)
     scaled = gamma is not None
-    kind = LayerNorm(epsilon, False, scaled, False, gamma_initializer=initial(gamma, None)[0])
-    output = lowerer.apply(kind, [tensor], lowerer.name(node), layouts(gamma)[:scaled]).output
-    return Value(output, (*outer, channels), x.seen)
+    first = Constant() if gamma is None else gamma.values
+    kind = LayerNorm(epsilon, False, scaled, False, gamma_initializer=first)
+    weights = [] if gamma is None else [gamma.place]
+    return as_seen(lowerer.apply(kind, [tensor], lowerer.name(node), weights).output)
 
 
 @lowers("group_norm")
 def group_norm(lowerer: Lowerer, node: Node) -> Value:
+    return _by_groups(lowerer, node, node["num_groups"])
+
+
+@lowers("instance_norm")
+def instance_norm(lowerer: Lowerer, node: Node) -> Value:
+    """Every channel is a group; by fixed statistics, it is batch normalisation by these."""
+    if node["running_mean"] is None:
+        return _by_groups(lowerer, node, node.shape[1])
+    if node["use_input_stats"]:
+        raise Unsupported(
+            "it normalises by each sample in training, but by running statistics in evaluation "
+            "(track_running_stats)"
+        )
+    return fixed_batch_norm(lowerer, node)
+
+
+def _by_groups(lowerer: Lowerer, node: Node, groups: int) -> Value:
     x = lowerer.value(node["input"])
+    # The operator normalises all positions of a sample together.
+    inside = (axis for axis in x.seen[0] if axis.extent != SAMPLES)
+    behind = (axis for run in x.seen[1:] for axis in run if axis.extent % SAMPLES == 0)
+    if not all(axis.repeated for axis in (*inside, *behind)):
+        raise Unsupported("its first dimension is not the samples alone")
     tensor, outer, channels = channels_last(lowerer, x, 1)
     gamma, beta = (vector(node, n) for n in ("weight", "bias"))
     first = initial(gamma, beta)
-    kind = GroupNorm(
-        node["num_groups"], node["eps"], gamma is not None, beta is not None, first[0], first[1]
-    )
+    kind = GroupNorm(groups, node["eps"], gamma is not None, beta is not None, first[0], first[1])
     held = layouts(*(v for v in (gamma, beta) if v is not None))
     output = lowerer.apply(kind, [tensor], lowerer.name(node), held).output
     return Value(output, (*outer, channels), x.seen)

@@ -14,21 +14,27 @@ from flexlegion.ops.conv2d_transpose import Conv2DTranspose
 from flexlegion.ops.resize2d import Resize2D
 
 
-@lowers("conv_transpose2d")
+@lowers("conv_transpose2d", "conv_transpose1d")
 def transposed(lowerer: Lowerer, node: Node) -> Value:
-    """PyTorch's weight is (in, out, kh, kw)."""
+    """PyTorch's weight is (in, out, kh, kw), or (in, out, k): a sequence is an image of one row."""
     weight, bias = node["weight"], node["bias"]
     if weight.op not in WEIGHTS or (bias is not None and bias.op not in WEIGHTS):
         raise Unsupported("its weights are computed, not parameters")
     if node["groups"] != 1:
         raise Unsupported("it is transposed and has groups")
     value = lowerer.value(weight)
-    inputs, filters, rows, columns = value.seen
+    flat = node.op == "conv_transpose1d"
+    inputs, filters, *window = value.seen
+    rows, columns = ((), *window) if flat else window
     kernel, layout = lowerer.weight(weight, (rows, columns, filters, inputs), value)
     weights = [(weight, layout)]
-    names = ("stride", "padding", "output_padding", "dilation")
-    (sh, sw), (ph, pw), (eh, ew), (dh, dw) = (numbers(node[name], 2) for name in names)
-    _, out, kh, kw = weight.shape
+
+    def pair(name: str, of_row: int) -> tuple[int, ...]:
+        return (of_row, *numbers(node[name], 1)) if flat else numbers(node[name], 2)
+
+    (sh, sw), (dh, dw) = pair("stride", 1), pair("dilation", 1)
+    (ph, pw), (eh, ew) = pair("padding", 0), pair("output_padding", 0)
+    out, (kh, kw) = weight.shape[1], (1, *weight.shape[2:])[-2:]
     biased = bias is not None
     kind = Conv2DTranspose(out, kh, kw, sh, sw, ph, pw, eh, ew, dh, dw, biased, kernel, Zeros())
     if bias is not None:
@@ -36,9 +42,9 @@ def transposed(lowerer: Lowerer, node: Node) -> Value:
         values, bias_layout = lowerer.weight(bias, vector.seen, vector)
         kind = replace(kind, bias_initializer=values)
         weights.append((bias, bias_layout))
-    tensor = channels_last(lowerer, lowerer.value(node["input"]))
+    tensor = channels_last(lowerer, lowerer.value(node["input"]), flat)
     output = lowerer.apply(kind, [tensor], lowerer.name(node), weights).output
-    return from_channels_last(output, node.shape)
+    return from_channels_last(output, node.shape, flat)
 
 
 @lowers("upsample_nearest2d", "upsample_bilinear2d")

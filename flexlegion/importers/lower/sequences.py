@@ -15,7 +15,6 @@ from flexlegion.importers.lower.products import WEIGHTS
 from flexlegion.importers.program import SAMPLES, Node
 from flexlegion.importers.views import Axis, Value, plain, runs_of
 from flexlegion.layers.origin import Layout
-from flexlegion.ops.elementwise import Dropout
 from flexlegion.ops.embedding import Embedding
 from flexlegion.ops.gru import GRU
 from flexlegion.ops.lstm import LSTM
@@ -179,9 +178,9 @@ def recurrent(lowerer: Lowerer, node: Node) -> tuple[Value, ...]:
     states: list[Operator] = []
     for layer in range(node["num_layers"]):
         if layer and node["dropout"] and node["train"]:
-            kind = Dropout(float(node["dropout"]), len(lowerer.model.graph.operators))
             name = lowerer.unique(f"{node.path}.layer{layer}.dropout".lstrip("."))
-            dropped = lowerer.model.graph.add(kind, [lowerer.tensor(value)], name)
+            rate = float(node["dropout"])
+            dropped = lowerer.model.dropout(lowerer.tensor(value), rate, name)
             value = Value(dropped, value.stored, value.seen)
         value = lowerer.in_graph(value)
         runs = [value.seen[samples], value.seen[steps], value.seen[2]]

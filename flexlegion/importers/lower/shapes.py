@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from flexlegion.graph.tensor import MAX_RANK
-from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
+from flexlegion.importers.lower.base import Lowerer, Result, Unsupported, lowers
 from flexlegion.importers.lower.gathering import alone, changed, gathered
 from flexlegion.importers.lower.products import WEIGHTS
-from flexlegion.importers.program import SAMPLES, Node
+from flexlegion.importers.program import SAMPLES, Node, Type
 from flexlegion.importers.views import Axis, Value, explicit, extent_of, permuted
 from flexlegion.ops.merge import Concat
 from flexlegion.ops.shape import Slice
@@ -31,13 +32,24 @@ def permute(lowerer: Lowerer, node: Node) -> Value:
     return permuted(lowerer.value(node["self"]), [d % rank for d in node["dims"]])
 
 
-@lowers("transpose", "swapaxes")
+@lowers("transpose", "swapaxes", "swapdims")
 def transpose(lowerer: Lowerer, node: Node) -> Value:
     rank = len(node.shape)
     order = list(range(rank))
     a, b = (node.get(n, node.get(o)) % rank for n, o in (("dim0", "axis0"), ("dim1", "axis1")))
     order[a], order[b] = b, a
     return permuted(lowerer.value(node["self"]), order)
+
+
+@lowers("channel_shuffle")
+def channel_shuffle(lowerer: Lowerer, node: Node) -> Value:
+    """Channels (groups, each) become (each, groups)."""
+    source, groups = node["self"], node["groups"]
+    samples, channels, *positions = source.shape
+    value = explicit(lowerer.value(source), source.shape)
+    value = lowerer.reshaped(value, (samples, groups, channels // groups, *positions))
+    value = permuted(value, [0, 2, 1, *range(3, len(value.seen))])
+    return lowerer.reshaped(value, source.shape)
 
 
 @lowers("t", "numpy_T", "mT")
@@ -169,7 +181,7 @@ def index(lowerer: Lowerer, node: Node) -> Value:
     for d, i in enumerate(arrays):
         place = _counting(i, source.shape[d])
         if place is None:
-            if len(arrays) == 1 and source.op in WEIGHTS:
+            if len(arrays) == 1 and source.op in WEIGHTS and len(source.shape) == 2:
                 from flexlegion.importers.lower.sequences import rows_of
 
                 return rows_of(lowerer, node, source, i)
@@ -177,6 +189,17 @@ def index(lowerer: Lowerer, node: Node) -> Value:
         if source.shape[d] > 1:
             seen[rank - place] = value.seen[d]
     return value.with_seen([*seen, *value.seen[len(dims) :]])
+
+
+@lowers("index_select")
+def index_select(lowerer: Lowerer, node: Node) -> Result:
+    """Indexing along one dimension, which is kept where its index is a single number."""
+    d, places = node["dim"] % len(node.shape), node["index"]
+    if places.op == "constant" and not places.shape:
+        assert places.value is not None
+        places = replace(places, type=Type((1,), places.type.dtype), value=places.value.reshape(1))
+    args = {"self": node["self"], "indices": [*[None] * d, places]}
+    return index(lowerer, replace(node, op="index", args=args))
 
 
 def _counting(node: Node, extent: int) -> int | None:
