@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import flexflow_figure7
+import flexflow_figures
 import oneflow_figures
 import pytest
 from published import markdown, summary
@@ -40,3 +41,10 @@ def test_tables_of_strategies_are_of_their_files() -> None:
     for row in document["rows"]:
         times = (row["times_ms"][way] for way in ("data", "expert", "found"))
         assert " | ".join(f"{its:.1f} ms" for its in times) in readme
+
+
+@pytest.mark.parametrize("figure", flexflow_figures.FIGURES)
+def test_other_figures_are_of_their_file(figure: str) -> None:
+    document = json.loads((DOCS / "measurements/flexflow-figures.json").read_text())
+    note = (DOCS / "notes/strategies-found-beside-the-papers.md").read_text()
+    assert flexflow_figures.markdown(document, figure) in note
