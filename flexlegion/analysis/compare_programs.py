@@ -62,9 +62,10 @@ class ComparedPrograms(Result):
 
     def facts(self) -> dict[str, Any]:
         about = self.best.setting.about() | {"runtime": "nccl", "system": self.best.runner}
-        rows = [{"way": name} | _facts(its) for name, its in self.ways.items()]
-        for row, its in zip(rows, self.ways.values(), strict=True):
-            row["speedup"] = self._over_data(its)
+        rows = [
+            {"way": name, "speedup": self._over_data(its)} | its.figures()
+            for name, its in self.ways.items()
+        ]
         facts = about | {"simulated": self.simulated, "ways": rows}
         return facts | ({"undivided": self.undivided} if self.undivided else {})
 
@@ -97,16 +98,6 @@ class ComparedPrograms(Result):
             f"{its.throughput.utilisation:.1%}",
             memory(its.needed_bytes) + ("" if its.fits else " (does not fit)"),
         )
-
-
-def _facts(its: SimulatedProgram) -> dict[str, Any]:
-    return {
-        "division": its.name,
-        "micro_batches": its.micro_batches,
-        "iteration_time_ns": its.iteration_time_ns,
-        "needed_bytes": its.needed_bytes,
-        "fits": its.fits,
-    } | its.throughput.facts()
 
 
 @typed

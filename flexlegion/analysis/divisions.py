@@ -17,7 +17,6 @@ from flexlegion.console.text import duration, memory
 from flexlegion.networks.network import Network
 from flexlegion.objective.training import MOST_TRIED, TrainingOptions
 from flexlegion.spmd.steps import Prices
-from flexlegion.spmd.system import RUNNERS
 from flexlegion.spmd.ways import Ways
 
 SHOWN = 10  # divisions in a table
@@ -109,7 +108,6 @@ def search_programs(
     UserError
         If something does not exist or does not fit.
     """
-    runner_of(system)
     network = network_of(model, **training)
     setting = Setting.of(network, machine, costs="analytic")
     found, undivided = simulated_divisions(setting, machine, system, most_micro_batches)
@@ -136,7 +134,7 @@ def simulated_divisions(
     thrifty
         Whether those are enough that need the least memory.
     """
-    runner, network = RUNNERS[system], setting.network
+    runner, network = runner_of(system), setting.network
     devices = len(setting.problem.topology.devices)
     node = min(map(len, setting.problem.devices.preferred_by_node))
     given = network.training.micro_batches

@@ -89,6 +89,17 @@ class SimulatedProgram(Result):
         """What a device of the fullest stage needs."""
         return max(its.needed for its in self.timeline.memory)
 
+    def figures(self) -> dict[str, Any]:
+        """For JSON, of one program among several: its division, time, memory and rates."""
+        return {
+            "division": self.name,
+            "micro_batches": self.micro_batches,
+            "iteration_time_ns": self.iteration_time_ns,
+            "needed_bytes": self.needed_bytes,
+            "capacity_bytes": self.timeline.capacity,
+            "fits": self.fits,
+        } | self.throughput.facts()
+
     def facts(self) -> dict[str, Any]:
         about = self.setting.about() | {
             "runtime": "nccl",

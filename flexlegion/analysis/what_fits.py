@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Unpack
 
 from flexlegion.analysis.divisions import simulated_divisions
-from flexlegion.analysis.program import SimulatedProgram, runner_of
+from flexlegion.analysis.program import SimulatedProgram
 from flexlegion.analysis.result import Result
 from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting, network_of, with_batch
 from flexlegion.base.arguments import typed
@@ -61,10 +61,10 @@ class WhatFits(Result):
         return about | {
             "devices": self.devices,
             "fewest_devices": self.fewest_devices,
-            "fewest": None if self.fewest is None else _facts(self.fewest),
+            "fewest": None if self.fewest is None else self.fewest.figures(),
             "largest_batch": None if self.largest is None else _batch(self.largest),
-            "largest": None if self.largest is None else _facts(self.largest),
-            "least_memory": _facts(self.least),
+            "largest": None if self.largest is None else self.largest.figures(),
+            "least_memory": self.least.figures(),
         }
 
     def blocks(self) -> Sequence[Block]:
@@ -103,16 +103,6 @@ def _said(its: SimulatedProgram) -> str:
     return f"{_division(its)}, {duration(its.iteration_time_ns)}, {rate}, {used}"
 
 
-def _facts(its: SimulatedProgram) -> dict[str, Any]:
-    return {
-        "division": its.name,
-        "micro_batches": its.micro_batches,
-        "iteration_time_ns": its.iteration_time_ns,
-        "needed_bytes": its.needed_bytes,
-        "capacity_bytes": its.timeline.capacity,
-    } | its.throughput.facts()
-
-
 @typed
 def what_fits(
     model: AnyModel,
@@ -149,7 +139,6 @@ def what_fits(
     >>> what_fits("gpt", "a100x4", most_micro_batches=1).fewest_devices
     1
     """
-    runner_of(system)
     if isinstance(machine, Topology) or is_local(machine):
         raise UserError(
             "devices are taken away from a machine that a file describes; write this one's by "

@@ -14,11 +14,11 @@ import os
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
-from difflib import get_close_matches
 from typing import Any, Literal, TypeVar, Union
 
 from flexlegion.base.errors import UserError
-from flexlegion.base.quoting import MAX_VALUE, printable
+from flexlegion.base.quoting import described
+from flexlegion.base.suggestions import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
@@ -64,11 +64,9 @@ def _checked(function: F, called: str) -> F:
         names, hints, known = _hints(function)
         for name in options:
             if known is not None and name not in known:
-                near = get_close_matches(name, known, n=1)
-                ask = f" (did you mean '{near[0]}'?)" if near else ""
                 raise TypeError(
-                    f"{called}() got an unexpected keyword argument '{name}'{ask}; its arguments "
-                    f"are {', '.join(known)}"
+                    f"{called}() got an unexpected keyword argument '{name}'"
+                    f"{did_you_mean(name, known)}; its arguments are {', '.join(known)}"
                 )
         args = (
             tuple(
@@ -133,21 +131,6 @@ def wrong_type(function: str, name: str, hint: Any, value: Any) -> UserError:
     of_torch = any(kind.__module__.startswith("torch.") for kind in type(value).__mro__)
     more = "; flexlegion.from_torch imports it" if of_torch and "a Model" in words else ""
     return UserError(f"{function}: '{name}' has to be {words}, but is {described(value)}{more}")
-
-
-def described(value: Any) -> str:
-    """A value of any type in a sentence: short ones as they are written, others by their types."""
-    if isinstance(value, str | int | float | None):
-        try:
-            return printable(repr(value), MAX_VALUE)
-        except ValueError:  # Python does not write out numbers of thousands of digits
-            return "a number of thousands of digits"
-    if isinstance(value, type):
-        return f"the class {value.__name__}"
-    if callable(value) and hasattr(value, "__name__"):
-        return f"the function {printable(str(value.__name__), MAX_VALUE)}"
-    name = printable(type(value).__name__, MAX_VALUE)
-    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
 @functools.lru_cache(maxsize=64)

@@ -77,3 +77,18 @@ def shown(value: Any) -> str:
 def _middle_left_out(text: str, longest: int) -> str:
     end = longest // 3
     return f"{text[: longest - end - 5]} ... {text[len(text) - end :]}"
+
+
+def described(value: Any) -> str:
+    """A value of any type in a sentence: short ones as they are written, others by their types."""
+    if isinstance(value, str | int | float | None):
+        try:
+            return printable(repr(value), MAX_VALUE)
+        except ValueError:  # Python does not write out numbers of thousands of digits
+            return "a number of thousands of digits"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if callable(value) and hasattr(value, "__name__"):
+        return f"the function {printable(str(value.__name__), MAX_VALUE)}"
+    name = printable(type(value).__name__, MAX_VALUE)
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from flexlegion.base.arguments import described
 from flexlegion.base.errors import UserError
-from flexlegion.base.quoting import printable
+from flexlegion.base.quoting import described, printable
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:

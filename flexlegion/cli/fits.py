@@ -5,13 +5,8 @@ from __future__ import annotations
 import argparse
 
 from flexlegion.cli.command import Commands, add_command, answer
-from flexlegion.cli.network import add_json_option, add_network_options, asked_on
-from flexlegion.cli.programs import (
-    add_machine_option,
-    add_most_micro_batches,
-    add_system_option,
-    asked_of_programs,
-)
+from flexlegion.cli.network import asked_on
+from flexlegion.cli.programs import add_division_options, asked_of_programs
 
 
 def add(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -24,11 +19,7 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
         "fits --model gpt --machine a100x8 --storage bf16 --optimizer adam",
         _run,
     )
-    add_network_options(parser)
-    add_machine_option(parser)
-    add_system_option(parser)
-    add_most_micro_batches(parser)
-    add_json_option(parser)
+    add_division_options(parser)
 
 
 def _run(args: argparse.Namespace) -> None:

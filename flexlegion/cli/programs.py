@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flexlegion.base.errors import UserError
+from flexlegion.cli.network import add_json_option, add_network_options
 from flexlegion.objective.training import MOST_TRIED
 
 RUNTIMES = ("legion", "nccl")
@@ -20,16 +21,6 @@ def add_runtime_option(parser: argparse.ArgumentParser) -> None:
         default=RUNTIMES[0],
         help="who runs it: legion (default), or nccl: a program of collectives, as 'flexlegion "
         "export' writes it, and as PyTorch, JAX and Megatron-LM run theirs",
-    )
-
-
-def add_machine_option(parser: argparse.ArgumentParser) -> None:
-    """``--machine``, of commands about programs of collectives alone."""
-    parser.add_argument(
-        "--machine",
-        required=True,
-        metavar="NAME|FILE",
-        help="a machine's name, as in a100x64, or a machine file",
     )
 
 
@@ -52,6 +43,20 @@ def add_most_micro_batches(parser: argparse.ArgumentParser, where: str = "") -> 
         help=f"{where}1, 2, 4, ... micro-batches up to N are tried, unless --micro-batches says "
         f"how many; default: {MOST_TRIED}",
     )
+
+
+def add_division_options(parser: argparse.ArgumentParser) -> None:
+    """All options of a command that tries all divisions on a machine."""
+    add_network_options(parser)
+    parser.add_argument(
+        "--machine",
+        required=True,
+        metavar="NAME|FILE",
+        help="a machine's name, as in a100x64, or a machine file",
+    )
+    add_system_option(parser)
+    add_most_micro_batches(parser)
+    add_json_option(parser)
 
 
 def asked_of_programs(args: argparse.Namespace) -> dict[str, Any]:

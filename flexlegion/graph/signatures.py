@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from flexlegion.base.arguments import described
 from flexlegion.base.errors import UserError
-from flexlegion.base.quoting import shown
+from flexlegion.base.quoting import described, shown
 
 
 @dataclass(frozen=True)

@@ -500,11 +500,6 @@ class Model(Layers, Weights):
         series = feed.batches(np.arange(feed.samples), 0)
         return state.goal.means(run_series(state.program, EVALUATE, series).losses)
 
-    def _ready(self) -> Compiled:
-        if self._compiled is None:
-            raise UserError("the model is not compiled; call compile() first")
-        return self._compiled
-
     def _outputs_of(self, output: Tensor | Sequence[Tensor] | None) -> list[Tensor]:
         if output is None:
             return self.outputs

@@ -33,6 +33,7 @@ class Weights:
     """
 
     origin: Origin | None
+    _compiled: Compiled | None
 
     def get_weights(self) -> dict[str, Array]:
         """All weights by name, e.g. ``conv2d.kernel`` (out, kh, kw, in)."""
@@ -108,7 +109,9 @@ class Weights:
     # Inside
 
     def _ready(self) -> Compiled:
-        raise NotImplementedError
+        if self._compiled is None:
+            raise UserError("the model is not compiled; call compile() first")
+        return self._compiled
 
     def _write(self, weights: Mapping[str, Array]) -> None:
         state = self._ready()

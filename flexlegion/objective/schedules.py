@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from flexlegion.base.arguments import described, is_number, takes, typed
+from flexlegion.base.arguments import is_number, takes, typed
 from flexlegion.base.errors import UserError
+from flexlegion.base.quoting import described
 
 Schedule = Callable[[int], float]
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flexlegion.base.arguments import described
 from flexlegion.base.errors import UserError
+from flexlegion.base.quoting import described
 from flexlegion.data.sources import BatchSource
 from flexlegion.graph.graph import Graph
 from flexlegion.graph.tensor import Tensor

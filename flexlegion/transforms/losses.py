@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flexlegion.base.arguments import described, takes
+from flexlegion.base.arguments import takes
 from flexlegion.base.errors import UserError
-from flexlegion.base.quoting import printable
+from flexlegion.base.quoting import described, printable
 from flexlegion.base.suggestions import unknown
 from flexlegion.graph.graph import Graph
 from flexlegion.graph.tensor import Tensor
