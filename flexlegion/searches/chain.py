@@ -170,7 +170,7 @@ class Chain:
     groups
         A number for each operator; equal ones may be tied. None: each its own.
     detail
-        What its simulations look at, one of `DETAILS`; all its times are of such simulations.
+        How it judges strategies, one of `DETAILS`; all its times are of that kind.
     """
 
     def __init__(

@@ -43,10 +43,11 @@ PRICING_SHARE = 0.25
 def tie_groups(problem: Problem) -> list[int]:
     """A number for each operator; those that play the same part in the network have the same.
 
-    They are of one class (see `Problem.class_of`), read from operators of the same types, and are
-    read by operators of the same types. So an attention's output layer, which joins the heads, is
-    not tied to the layers of its queries, although it has their shape; but the unrolled steps of a
-    recurrent layer are tied, although each reads another word's embedding.
+    They share weights; or they are of one class (see `Problem.class_of`), read from operators of
+    the same types, and are read by operators of the same types. So an attention's output layer,
+    which joins the heads, is not tied to the layers of its queries, although it has their shape;
+    but the unrolled steps of a recurrent layer are tied: each reads another word's embedding, and
+    the first one has no step before it, but all use the layer's weights.
     """
     operators = problem.graph.operators
     read: dict[Operator, set[type]] = {operator: set() for operator in operators}
@@ -56,11 +57,24 @@ def tie_groups(problem: Problem) -> list[int]:
             if producer is not None:
                 read[operator].add(type(producer.kind))
                 written[producer].add(type(operator.kind))
+    # The number of a key is that of the first operator that has it, or has the same as that one.
     numbers: dict[object, int] = {}
-    return [
-        numbers.setdefault((problem.class_of(op), frozenset(read[op]), frozenset(written[op])), i)
-        for i, op in enumerate(operators)
-    ]
+    same_as = list(range(len(operators)))
+
+    def first(number: int) -> int:
+        while same_as[number] != number:
+            number = same_as[number]
+        return number
+
+    for i, op in enumerate(operators):
+        keys: list[object] = [
+            (problem.class_of(op), frozenset(read[op]), frozenset(written[op])),
+            *((type(op.kind), len(op.dims), weight) for weight in op.weights),
+        ]
+        for key in keys:
+            one, other = sorted((first(i), first(numbers.setdefault(key, i))))
+            same_as[other] = one
+    return [first(i) for i in range(len(operators))]
 
 
 class Phase(NamedTuple):

@@ -26,7 +26,7 @@ FLOWS = names("fl_flow", " ")
 CONTENTS = names("fl_content", " ")  # what memory is for
 ALGORITHMS = names("fl_algorithm")
 VERDICTS = names("fl_verdict")  # on a proposal
-DETAILS = names("fl_detail")  # what a simulation looks at: transfers, or bundles of them
+DETAILS = names("fl_detail")  # a strategy is simulated, or sketched with bundles of transfers
 # The columns of a timeline that say which task it is, whatever the micro-batch.
 _WHICH = ["pass", "index", "part", "flow", "tensor", "source", "destination", "hop"]
 SIMULATED, OUT_OF_MEMORY = "simulated", "out_of_memory"
@@ -202,8 +202,6 @@ class Simulation:
         Graph, machine and costs.
     strategy
         Where to start; simulated in full.
-    detail
-        One of `DETAILS`.
 
     Attributes
     ----------
@@ -213,9 +211,7 @@ class Simulation:
         Of the timeline.
     """
 
-    def __init__(
-        self, problem: Problem, strategy: ResolvedStrategy, detail: str = "transfers"
-    ) -> None:
+    def __init__(self, problem: Problem, strategy: ResolvedStrategy) -> None:
         problem.price(strategy)
         self.problem = problem
         self.strategy = strategy
@@ -226,10 +222,7 @@ class Simulation:
         self._handle = core.ffi.gc(
             core.check(
                 core.lib.fl_simulator_create(
-                    problem.handle,
-                    problem.to_native(array, strategy),
-                    DETAILS.index(detail),
-                    time,
+                    problem.handle, problem.to_native(array, strategy), time
                 )
             ),
             core.lib.fl_simulator_destroy,
@@ -339,7 +332,7 @@ class Judged(NamedTuple):
     missing_bytes : int
         By how much memories do not suffice, all told; 0: it fits.
     tasks : int
-        Of its task graph: those of launches, and hops of transfers or bundles.
+        Of its task graph: those of launches, and hops of transfers, or of bundles of them.
     """
 
     time_ns: int | None
@@ -364,7 +357,8 @@ def judge(
     limit_ns
         Give up once the iteration is sure to take longer; 0: never.
     detail
-        One of `DETAILS`.
+        One of `DETAILS`: with ``bundles`` it is sketched (``native/sim/sketch.h``), which is many
+        times as quick on large machines, and ranks strategies, but gives no one's time.
     """
     problem.price(strategy)
     core, array = problem.core, Arrays()

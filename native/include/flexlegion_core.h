@@ -312,13 +312,13 @@ typedef enum {
   FL_OUT_OF_MEMORY,
   FL_TOO_FINE
 } fl_verdict; /* on a proposal */
-/* Of transfers, a simulation looks at each, or at bundles of them: that is quicker, and not exact.
- */
-typedef enum { FL_TRANSFERS, FL_BUNDLES } fl_detail;
 /* Simulates a strategy in full, and tells its iteration time. */
-fl_simulator *fl_simulator_create(fl_problem *problem, const fl_strategy *strategy, int detail,
+fl_simulator *fl_simulator_create(fl_problem *problem, const fl_strategy *strategy,
                                   int64_t *iteration_time);
 void fl_simulator_destroy(fl_simulator *simulator);
+/* How a strategy is judged: simulated with each of its transfers; or sketched, with bundles of
+ * them, which is quicker, and not exact. */
+typedef enum { FL_TRANSFERS, FL_BUNDLES } fl_detail;
 typedef struct {
   int64_t iteration_time; /* if it was simulated */
   int64_t missing;        /* bytes, of all memories that do not suffice */

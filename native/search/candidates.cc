@@ -67,10 +67,11 @@ Candidates::Candidates(const Problem& problem, IdVector<OpId, int> groups)
     if (!(problem.facts.runs[op] & kTrains)) continue;
     operators_.push_back(op);
     auto& members = members_[groups_[op]];
-    if (!members.empty() && problem.costs.class_of[members.front()] != problem.costs.class_of[op]) {
+    if (!members.empty() &&
+        graph.operators[members.front()].dims.size() != graph.operators[op].dims.size()) {
       throw std::invalid_argument("operators '" + graph.operators[op].name + "' and '" +
                                   graph.operators[members.front()].name +
-                                  "' are tied, but differ in more than name");
+                                  "' are tied, but have other dimensions");
     }
     members.push_back(op);
     const auto& splits = problem.costs.splits[problem.costs.class_of[op]];
@@ -142,12 +143,26 @@ std::vector<int> Candidates::random_devices(Random& random, int tasks) const {
   return devices;
 }
 
+// Members of a group need not be of one class: the first step of a recurrent layer has no step
+// before it. They get the same degrees, unless they cannot be split so.
 PartialStrategy Candidates::changes(OpId op, const PricedConfig& config, bool tied) const {
-  PartialStrategy configs;
-  const std::vector<OpId> alone{op};
-  for (OpId member : tied ? members(op) : alone) {
-    configs.emplace_back(member, config);
-    configs.back().second.hierarchical = config.hierarchical && hierarchical_[member];
+  PartialStrategy configs{{op, config}};
+  configs.back().second.hierarchical = config.hierarchical && hierarchical_[op];
+  if (!tied) return configs;
+  const auto& class_of = problem_.costs.class_of;
+  const std::vector<int>& degrees = problem_.split(op, config.split).degrees;
+  for (OpId member : members(op)) {
+    if (member == op) continue;
+    PricedConfig its = config;
+    its.hierarchical = config.hierarchical && hierarchical_[member];
+    if (class_of[member] != class_of[op]) {
+      const auto& numbers = problem_.costs.number_of[class_of[member]];
+      const auto found = numbers.find(degrees);
+      if (found == numbers.end()) continue;
+      its.split = found->second;
+      if (!problem_.split(member, its.split).can_sum_by_shards) its.sums = Sums::readers;
+    }
+    configs.emplace_back(member, std::move(its));
   }
   return configs;
 }

@@ -78,29 +78,39 @@ void Chain::note_current() {
 void Chain::find_critical() {
   critical_.clear();
   critical_known_ = true;
+  if (simulator_.sketches()) {
+    simulator_.sketch().play();
+    for (int owner : simulator_.sketch().critical_path()) note_critical(owner);
+    return;
+  }
   const Timeline& line = simulator_.timeline();
-  const TaskGraph& graph = simulator_.graph();
   // Each task of the timeline knows its cause, the task whose end it waited for last.
   int task =
       static_cast<int>(std::max_element(line.end_time.begin(), line.end_time.begin() + line.tasks) -
                        line.end_time.begin());
   while (task >= 0) {
     const Cause self = line.place_of(task);
-    if (self.owner >= 0) {
-      const LaunchKey& key = graph.launches()[self.owner];
-      if (!key.op.none()) critical_.push_back(key.op);
-    } else {
-      // A transfer: the operator that sends is on the path, and so, if it carries no value, are
-      // those that it feeds.
-      const FlowId& flow = graph.flow_ids()[~self.owner];
-      const LaunchKey& key = graph.launches()[flow.parties.front()];
-      if (flow.kind != FlowKind::value) {
-        for (int fed : flow.fed) critical_.push_back(graph.launches()[fed].op);
-      }
-      if (!key.op.none()) critical_.push_back(key.op);
-    }
+    note_critical(self.owner);
     task = line.number_of(line.cause[task]);
   }
+}
+
+// A launch, or a flow as ~flow, is on the critical path.
+void Chain::note_critical(int owner) {
+  const TaskGraph& graph = simulator_.graph();
+  if (owner >= 0) {
+    const LaunchKey& key = graph.launches()[owner];
+    if (!key.op.none()) critical_.push_back(key.op);
+    return;
+  }
+  // A transfer: the operator that sends is on the path, and so, if it carries no value, are those
+  // that it feeds.
+  const FlowId& flow = graph.flow_ids()[~owner];
+  const LaunchKey& key = graph.launches()[flow.parties.front()];
+  if (flow.kind != FlowKind::value) {
+    for (int fed : flow.fed) critical_.push_back(graph.launches()[fed].op);
+  }
+  if (!key.op.none()) critical_.push_back(key.op);
 }
 
 void Chain::run(std::int64_t proposals, double seconds, const ChainOptions& options) {

@@ -68,6 +68,7 @@ class Chain {
   bool descend_to(OpId op, const PricedConfig& config, bool tied);
   void note_current();
   void find_critical();
+  void note_critical(int owner);
   std::int64_t most_tasks() const;  // of a proposal
 
   const Problem& problem_;

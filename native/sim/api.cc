@@ -251,12 +251,12 @@ void fl_problem_destroy(fl_problem* problem) { delete problem; }
 
 // The strategy is simulated without a limit, and whether or not memories hold it: there is always a
 // timeline to look at. fl_problem_judge() simulates less.
-fl_simulator* fl_simulator_create(fl_problem* problem, const fl_strategy* strategy, int detail,
+fl_simulator* fl_simulator_create(fl_problem* problem, const fl_strategy* strategy,
                                   int64_t* iteration_time) {
   return fl::guarded(static_cast<fl_simulator*>(nullptr), [&] {
     const fl::Problem& its = problem->of(*strategy);
     const auto configs = fl::strategy_of(its, *strategy);
-    auto handle = std::make_unique<fl_simulator>(its, fl::checked_detail(detail));
+    auto handle = std::make_unique<fl_simulator>(its);
     handle->simulator.set(configs);
     *iteration_time = handle->simulator.iteration_time();
     return handle.release();

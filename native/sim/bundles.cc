@@ -1,18 +1,22 @@
-// Which transfers of a flow are a bundle, and what it occupies (bundles.h).
+// Which transfers of a flow are a bundle, and what it occupies (sketch.h).
 //
 // 1. find_bundles(): writers of one launch that send to the same memory are joined, in a forest
 //    where each tree is a bundle, or too small to be one.
 // 2. emit_bundles(): each bundle becomes one transfer with one hop a link, behind the flow's other
 //    transfers, the longest hop first.
-#include "sim/bundles.h"
-
 #include <algorithm>
 #include <numeric>
 
 #include "sim/charges.h"
-#include "sim/task_graph.h"
+#include "sim/flow.h"
 
 namespace flexlegion {
+
+namespace {
+
+constexpr int kLeastBundled = 4;
+
+}  // namespace
 
 // The root of a writer's tree, by path halving: on the way there, writers are made to lead past
 // their next one. So trees stay flat, and a look-up takes a few steps.
@@ -115,7 +119,7 @@ void FlowBuilder::emit_bundle(Flow& flow) {
       const std::int64_t bytes = bytes_of(cells_[c]);
       bundle.bytes += bytes;
       std::int64_t latency = 0;
-      for (const int link : machine_.route(writer_memory_[w], cells_[c].memory)) {
+      for (const int link : routes_(writer_memory_[w], cells_[c].memory)) {
         if (link_bytes_[link] == 0) bundle_links_.push_back(link);
         link_bytes_[link] += bytes;
         latency += machine_.links[static_cast<std::size_t>(link)].latency;
@@ -138,25 +142,6 @@ void FlowBuilder::emit_bundle(Flow& flow) {
   for (const auto& [time, link] : hops) add_hop(link, -time, flow);
   flow.bytes += bundle.bytes;
   flow.transfers.push_back(bundle);
-}
-
-// Every round waits for as many writers and hops, so the bundles of one are copied for the others.
-void Bundles::begin(const TaskGraph& graph, int rounds) {
-  first_.clear();
-  bundles_.clear();
-  if (graph.detail() == Detail::transfers) return;
-  for (const FlowPtr& flow : graph.flows()) {
-    first_.push_back(static_cast<int>(bundles_.size()));
-    for (int t = flow->first_bundle(); t < flow->transfer_count(); ++t) {
-      const Transfer& its = flow->transfers[t];
-      const int hops = flow->transfers[t + 1].first_hop - its.first_hop;
-      bundles_.push_back({its.writers, hops, 0, Cause{}});
-    }
-  }
-  in_round_ = static_cast<int>(bundles_.size());
-  for (int round = 1; round < rounds; ++round) {
-    bundles_.insert(bundles_.end(), bundles_.begin(), bundles_.begin() + in_round_);
-  }
 }
 
 }  // namespace flexlegion

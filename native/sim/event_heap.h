@@ -1,7 +1,7 @@
-// The tasks that are ready, the first of them first: by ready time, then by number.
+// The tasks that are ready, the first of them first: by ready time, then by turn, then by number.
 //
-// (ready time, task) is one number of 128 bits, so one comparison orders two of them. Four children
-// a node halve the depth of a binary heap, and stand in one or two cache lines.
+// (ready time, turn, task) is one number of 128 bits, so one comparison orders two of them. Four
+// children a node halve the depth of a binary heap, and stand in one or two cache lines.
 #pragma once
 
 #include <algorithm>
@@ -15,9 +15,11 @@ class EventHeap {
   bool empty() const { return entries_.empty(); }
   void clear() { entries_.clear(); }
 
+  std::int64_t first_time() const { return static_cast<std::int64_t>(entries_[0] >> 64); }
+  void push(std::int64_t ready, std::uint32_t task) { push(ready, 0, task); }
   // Up the heap, from the end, past all that come later.
-  void push(std::int64_t ready, std::uint32_t task) {
-    const auto entry = (static_cast<Entry>(ready) << 32) | task;
+  void push(std::int64_t ready, std::uint32_t turn, std::uint32_t task) {
+    const auto entry = (static_cast<Entry>(ready) << 64) | (static_cast<Entry>(turn) << 32) | task;
     std::size_t i = entries_.size();
     entries_.push_back(entry);
     while (i > 0) {

@@ -32,6 +32,7 @@ FlowBuilder::FlowBuilder(const MachineModel& machine, const Geometry& geometry, 
     : machine_(machine),
       geometry_(geometry),
       detail_(detail),
+      routes_(machine.routes, machine.memories),
       load_(machine.links.size(), 0),
       held_(static_cast<std::size_t>(machine.memories) * kContents, 0) {}
 
@@ -163,7 +164,7 @@ void FlowBuilder::emit(int writer, const Cell& cell, Flow& flow) {
   transfer.bytes = bytes_of(cell);
   transfer.first_hop = static_cast<int>(flow.hops.size());
   transfer.first_consumer = static_cast<int>(flow.consumers.size());
-  const Route route = machine_.route(transfer.from, transfer.to);
+  const KnownRoutes::Links route = routes_(transfer.from, transfer.to);
   if (route.empty()) {
     throw std::invalid_argument("no route from memory " + std::to_string(transfer.from) +
                                 " to memory " + std::to_string(transfer.to));
@@ -274,7 +275,8 @@ std::int64_t FlowBuilder::party_load(int party, const Flow& flow) {
 
 // Lays the lists out one after the other, by writer. The simulator walks them in that order,
 // whenever a task ends.
-Flow FlowBuilder::finish(const std::vector<int>& reading_parts, Parties writing) {
+Flow FlowBuilder::finish(const std::vector<int>& parts, const std::vector<int>& reading_parts,
+                         Parties writing) {
   Flow flow;
   flow.writing = writing;
   const int writers = static_cast<int>(writer_memory_.size());
@@ -324,6 +326,7 @@ Flow FlowBuilder::finish(const std::vector<int>& reading_parts, Parties writing)
     flow.all_read = flow.first_edge[w] < flow.first_edge[w + 1];
     flow.for_each_consumer(w, [&](const TaskRef&) { flow.all_read = true; });
   }
+  if (detail_ == Detail::bundles) find_sketch(parts, flow);
   return flow;
 }
 

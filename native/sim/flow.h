@@ -11,7 +11,7 @@
 //   cut-through: a hop is ready when the hop before it has started (the writer ended), plus the
 //   link's latency, and does not end before the hop before it.
 //
-// A search on a large machine may look at less (Detail::bundles): see sim/bundles.h.
+// A search on a large machine may look at less (Detail::bundles): see sim/sketch.h.
 #pragma once
 
 #include <cstdint>
@@ -87,6 +87,35 @@ struct Parties {
   bool contains(int party) const { return first <= party && party < end; }
 };
 
+// What a sketch has to know of a flow (sim/sketch.h): its edges and transfers by the launches at
+// their ends, which are the flow's parties.
+struct FlowSketch {
+  // Tasks of a writing party whom tasks of another party, in the same memory, wait for.
+  struct Edges {
+    int writer, reader;      // parties
+    bool alike;              // the k-th task waits for the k-th one, of all tasks
+    int first = 0, end = 0;  // otherwise in `pairs`
+  };
+  // A bundle, or a transfer by itself.
+  struct Bundle {
+    int writer;                            // a party
+    int first_part = 0, end_part = 0;      // of it, in `parts`; none: all
+    int first_hop = 0, end_hop = 0;        // in Flow::hops
+    int first_reader = 0, end_reader = 0;  // in `readers`
+    std::int64_t latency = 0;              // passes after its last hop, in ns
+  };
+  struct Reader {
+    int party;
+    int first_part = 0, end_part = 0;  // of it, in `parts`; none: all
+  };
+  std::vector<int> first_edges, first_bundle;  // by writing party, and one more
+  std::vector<Edges> edges;
+  std::vector<Bundle> bundles;
+  std::vector<Reader> readers;
+  std::vector<std::pair<int, int>> pairs;  // (writer's part, reader's part)
+  std::vector<int> parts;
+};
+
 // Writers are numbered launch by launch (in the order of issue), part by part.
 struct Flow {
   Parties writing;                  // who wrote what is read; others' tasks have no part in it
@@ -137,6 +166,7 @@ struct Flow {
   bool all_read = false;
 
   int transfer_count() const { return static_cast<int>(transfers.size()) - 1; }
+  FlowSketch sketch;  // of a flow with bundles
   // The first bundle among the transfers; behind them, if there is none.
   int first_bundle() const { return first_transfer.back(); }
   // body(who waits for something that this writer sends to another memory).
@@ -183,7 +213,9 @@ class FlowBuilder {
   void hold(int memory, Content content, std::int64_t bytes);  // memory that the flow occupies
 
   // `reading_parts`: of each party, the number of its tasks if the wait of them is wanted, or 0.
-  Flow finish(const std::vector<int>& reading_parts, Parties writing);
+  // `parts`: of each party, how many tasks it has.
+  Flow finish(const std::vector<int>& parts, const std::vector<int>& reading_parts,
+              Parties writing);
 
  private:
   struct Cell {  // a transfer in the making
@@ -213,12 +245,15 @@ class FlowBuilder {
   void emit_bundles(Flow& flow);
   void emit_bundle(Flow& flow);
   void add_reader(const TaskRef& reader, Flow& flow);
+  // Sketches (sim/flow_sketch.cc).
+  void find_sketch(const std::vector<int>& parts, Flow& flow);
   void find_bounds(const std::vector<int>& reading_parts, Flow& flow);
   std::int64_t party_load(int party, const Flow& flow);
 
   const MachineModel& machine_;
   const Geometry& geometry_;
   const Detail detail_;
+  KnownRoutes routes_;
   std::vector<int> first_writer_;
   std::vector<int> writer_memory_;
   std::vector<int> first_cell_, last_edge_;  // a writer

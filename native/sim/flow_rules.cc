@@ -190,6 +190,7 @@ void FlowRules::carry(const PlaceUses& its) {
   pieces_.clear();
   written_by_.clear();
   contributions_.clear();
+  needed_.clear();
   elements_ = 0;
   for (const FlowUse& use : its.uses) {
     touched_.push_back(0);
@@ -348,7 +349,19 @@ void FlowRules::read(const View& view) {
   if (pieces_.empty() || comes == Comes::held) return;
   // Of a value that is found, as it is, nothing is asked: reading it takes no time of its own.
   const bool partial = view.use->field == Field::gradient || view.terms.slots > 1;
+  if (comes == Comes::next && needed_before(view)) return;
   if (!found || partial) need(view, found);
+}
+
+// The unrolled steps of a layer read the same weights. If they are split alike, on the same
+// devices, what the first one needs for the next iteration is all that the others do, and nobody
+// waits for it in this one.
+bool FlowRules::needed_before(const View& view) {
+  for (const View& known : needed_) {
+    if (known.tiles == view.tiles && *known.devices == *view.devices) return true;
+  }
+  needed_.push_back(view);
+  return false;
 }
 
 // Tasks that spread read a piece and leave it in their node, whose other tasks get it from there.
@@ -480,13 +493,13 @@ void FlowRules::charge(const View& view) {
 // brought.
 Flow FlowRules::finish(const FlowId& id) {
   // Of each party, how many tasks wait for what the flow brings; 0 where bounds do not use it.
-  std::vector<int> reading(id.parties.size(), 0);
+  std::vector<int> parts, reading(id.parties.size(), 0);
   for (std::size_t p = 0; p < reading.size(); ++p) {
-    if (id.waits[p] && id.kind != FlowKind::turns)
-      reading[p] = static_cast<int>(blocks_[id.parties[p]].device.size());
+    parts.push_back(static_cast<int>(blocks_[id.parties[p]].device.size()));
+    if (id.waits[p] && id.kind != FlowKind::turns) reading[p] = parts[p];
   }
   if (writing_.first >= writing_.end) writing_ = {};
-  Flow flow = builder_.finish(reading, writing_);
+  Flow flow = builder_.finish(parts, reading, writing_);
   flow.apart = apart_;
   flow.tenant = tenant_;
   flow.local = local_;

@@ -86,6 +86,7 @@ class FlowRules {
   void read(const View& view);
   void spread(const View& view);
   void need(const View& view, bool found);
+  bool needed_before(const View& view);
   void list_by_node(const View& view);
   Tiles::Range tasks_of_node(int rect, int node) const;
   void box(const View& view);
@@ -142,7 +143,9 @@ class FlowRules {
     int party, pieces;
   };
   std::vector<WrittenBy> written_by_;
-  Contributions contributions_;     // of a gradient: its pieces, by the same numbers
+  Contributions contributions_;  // of a gradient: its pieces, by the same numbers
+  // Whose tasks need what they read for the next iteration: equal ones need nothing more.
+  std::vector<View> needed_;
   int elements_ = 0;                // of a field of the iteration, that were written
   std::vector<std::int64_t> read_;  // a task of the launch that reads: elements of pieces
   // Its tasks by (distinct rectangle, node, task), and the tasks alone, in the same order.

@@ -29,8 +29,7 @@ struct fl_problem {
 };
 
 struct fl_simulator {
-  fl_simulator(const flexlegion::Problem& problem, flexlegion::Detail detail)
-      : simulator(problem, detail) {}
+  explicit fl_simulator(const flexlegion::Problem& problem) : simulator(problem) {}
   flexlegion::Simulator simulator;
   // What fl_timeline points to.
   std::vector<fl_task> tasks;

@@ -413,6 +413,21 @@ void LaunchGraph::add_flow(FlowId id) {
   flows.push_back(std::move(id));
 }
 
+// Uses come in the order of issue, so a follower is found after whom it follows.
+std::vector<int> LaunchGraph::last_uses(const FlowId& id) const {
+  std::vector<int> last_use(id.parties.begin(), id.parties.end());
+  for (const FlowUse& use : id.places.front().uses) {
+    const bool trained = use.launch >= 0 && use.launch < static_cast<int>(launches.size());
+    if (!trained || (use.comes != Comes::found && use.comes != Comes::found_unless_partial)) {
+      continue;
+    }
+    for (int& its : last_use) {
+      if (follower_of[its] == use.launch) its = use.launch;
+    }
+  }
+  return last_use;
+}
+
 // Two flows are of one group if their operators are of the same classes in the same order and use
 // the flow's tensor through the same operands. Within a group, equal configurations have to give
 // equal flows, since FlowRules builds one for all. So the key has whatever else decides on a flow;

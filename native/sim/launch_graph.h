@@ -121,6 +121,11 @@ struct LaunchGraph {
     return l < launches.size() ? launches[l] : others[l - launches.size()];
   }
 
+  // Of each party of a flow of one place, the launch whose task k is the last to use what the
+  // party's task k has in memory. It is the party itself, or its follower if that finds the tensor
+  // there, as a backward launch may; and so on from follower to follower.
+  std::vector<int> last_uses(const FlowId& id) const;
+
   std::vector<LaunchKey> launches;       // in the order of issue; those that training executes
   std::vector<LaunchKey> others;         // those that it does not, but prediction or evaluation
   IdVector<OpId, int> numbers[kPasses];  // by pass: launch, or -1

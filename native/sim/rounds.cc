@@ -131,20 +131,7 @@ void Rounds::find_back_pressure(const Timeline& line, int f) {
   const FlowId& id = graph_.flow_ids()[f];
   const int later = flow.buffers;
   if (later >= rounds_) return;
-  const LaunchGraph& launches = graph_.launch_graph();
-  // The launch whose task k is the last to use what task k of a party has in memory. It is the
-  // party itself, or its follower if that finds the tensor there, as a backward launch may; and so
-  // on from follower to follower, which come in the order of issue.
-  std::vector<int> last_use(id.parties.begin(), id.parties.end());
-  for (const FlowUse& use : id.places.front().uses) {
-    const bool trained = use.launch >= 0 && use.launch < static_cast<int>(graph_.blocks().size());
-    if (!trained || (use.comes != Comes::found && use.comes != Comes::found_unless_partial)) {
-      continue;
-    }
-    for (std::size_t p = 0; p < id.parties.size(); ++p) {
-      if (launches.follower_of[last_use[p]] == use.launch) last_use[p] = use.launch;
-    }
-  }
+  const std::vector<int> last_use = graph_.launch_graph().last_uses(id);
   const auto ends = [&](const TaskRef& at) {
     return line.first_task[last_use[at.party]] + at.part;
   };
@@ -167,14 +154,9 @@ void Rounds::find_back_pressure(const Timeline& line, int f) {
             chain.push_back(flow.first_writer[reader.party] + reader.part);
           }
         }
-        // A sender's memory is free when data have left over the first hop; of a bundle, whose hops
-        // begin together, that is the longest.
+        // A sender's memory is free when data have left over the first hop.
         for (int t = flow.first_transfer[writer]; t < flow.first_transfer[writer + 1]; ++t) {
           pairs_.push_back({line.first_hop[f] + flow.transfers[t].first_hop, {mine, later}});
-        }
-        if (!flow.bundle_of.empty() && flow.bundle_of[writer] >= 0) {
-          const Transfer& bundle = flow.transfers[flow.bundle_of[writer]];
-          pairs_.push_back({line.first_hop[f] + bundle.first_hop, {mine, later}});
         }
       }
     }
@@ -221,15 +203,11 @@ void Rounds::count_predecessors(const Timeline& line) {
         }
       }
     }
-    // A transfer's first hop waits for its writer, and each hop of a bundle for all of the
-    // bundle's.
+    // A transfer's first hop waits for its writer.
     for (int t = 0; t < flow.transfer_count(); ++t) {
       const Transfer& transfer = flow.transfers[t];
       const int hop = line.first_hop[f] + transfer.first_hop;
-      const int waiting = transfer.bundled ? (&transfer + 1)->first_hop - transfer.first_hop : 1;
-      for (int j = first_round_[hop]; j < rounds_; ++j) {
-        for (int h = hop; h < hop + waiting; ++h) count(j, h);
-      }
+      for (int j = first_round_[hop]; j < rounds_; ++j) count(j, hop);
       for (int c = transfer.first_consumer; c < (&transfer + 1)->first_consumer; ++c) {
         told(first_round_[hop], flow.consumers[c]);
       }
@@ -317,25 +295,10 @@ void Rounds::finish_task(Timeline& line, int round, int task) {
       const auto& link = graph_.problem().machine.links[flow.hops[hop].link];
       deliver(line, round, to, hop_ready(link, end), self);
     }
-    if (!flow.bundle_of.empty()) begin_bundle(line, round, f, flow.bundle_of[writer], end, self);
   }
   const int backward = graph_.launch_graph().follower_of[launch];
   if (backward >= 0) deliver(line, round, line.first_task[backward] + part, end, self);
   release(line, round, task, end);
-}
-
-// As Simulation::begin_bundle.
-void Rounds::begin_bundle(Timeline& line, int round, int f, int transfer, std::int64_t end,
-                          int from) {
-  if (transfer < 0) return;
-  const Transfer& its = graph_.flows()[f]->transfers[transfer];
-  const int first = line.first_hop[f] + its.first_hop;
-  if (round < first_round_[first]) return;
-  Bundles::Bundle& bundle = bundles_.of(graph_, round, f, transfer);
-  if (!bundle.written(end, line.place_of(from))) return;
-  for (int h = first; h < line.first_hop[f] + (&its + 1)->first_hop; ++h) {
-    deliver(line, round, h, bundle.time, from);
-  }
 }
 
 // Tells those who wait for a transfer.
@@ -355,14 +318,6 @@ void Rounds::finish_hop(Timeline& line, int round, int task) {
   const Flow& flow = *graph_.flows()[f];
   const int transfer = flow.hops[hop].transfer, self = index(round, task);
   if (hop == flow.transfers[transfer].first_hop) release(line, round, task, line.end_time[self]);
-  if (flow.transfers[transfer].bundled) {
-    Bundles::Bundle& bundle = bundles_.of(graph_, round, f, transfer);
-    if (!bundle.carried(line.end_time[self], line.place_of(self))) return;
-    const std::int64_t end = bundle.time + flow.transfers[transfer].latency;
-    line.iteration_time = std::max(line.iteration_time, end);
-    arrive(line, round, f, transfer, end, self);
-    return;
-  }
   if (hop + 1 < flow.transfers[transfer + 1].first_hop) {
     const auto& link = graph_.problem().machine.links[flow.hops[hop + 1].link];
     line.ready_time[self + 1] = hop_ready(link, line.start_time[self]);
@@ -400,7 +355,7 @@ void Rounds::start(Timeline& line, int device, const Ready& ready, std::int64_t 
     remaining_[device] -= flow.hops[hop].time;
     line.end_time[at] = now + flow.hops[hop].time;
     const Transfer& transfer = flow.transfers[flow.hops[hop].transfer];
-    const bool follows = !transfer.bundled && hop > transfer.first_hop;
+    const bool follows = hop > transfer.first_hop;
     if (follows) line.end_time[at] = hop_end(line.end_time[at], line.end_time[at - 1]);
     free_[device] = line.end_time[at];
     finish_hop(line, ready.round, task);
@@ -425,7 +380,6 @@ bool Rounds::play(Timeline& line, std::int64_t limit, const std::vector<std::int
   free_.assign(users, 0);
   last_.assign(users, 0);
   remaining_ = graph_.load();
-  bundles_.begin(graph_, rounds_);
   queues_.resize(users);
   for (auto& queue : queues_) queue.clear();
   is_woken_.assign(users, 0);
@@ -484,7 +438,7 @@ bool Rounds::play(Timeline& line, std::int64_t limit, const std::vector<std::int
   std::int64_t all_tasks = 0;
   for (int first : first_round_) all_tasks += rounds_ - first;
   if (played_ != all_tasks) throw std::logic_error("micro-batches wait for each other");
-  return line.iteration_time <= limit;  // of bundles, it may be the latency that is too long
+  return true;
 }
 
 }  // namespace flexlegion

@@ -25,7 +25,6 @@
 #include <vector>
 
 #include "plan/service_order.h"
-#include "sim/bundles.h"
 #include "sim/contention.h"
 #include "sim/timeline.h"
 #include "sim/utility.h"
@@ -74,7 +73,6 @@ class Rounds {
   void start(Timeline& line, int device, const Ready& ready, std::int64_t now);
   void finish_task(Timeline& line, int round, int task);
   void finish_hop(Timeline& line, int round, int task);
-  void begin_bundle(Timeline& line, int round, int flow, int transfer, std::int64_t end, int from);
   void arrive(Timeline& line, int round, int flow, int transfer, std::int64_t end, int from);
   void release(Timeline& line, int round, int task, std::int64_t end);
   int index(int round, int task) const { return round * tasks_ + task; }
@@ -96,7 +94,6 @@ class Rounds {
   std::vector<std::int32_t> crossings_;
   std::vector<Event> events_;               // a heap
   std::vector<std::vector<Ready>> queues_;  // a device, or link: a heap
-  Bundles bundles_;
   std::vector<std::int64_t> free_, remaining_;
   std::vector<int> last_;  // a device: its last task, of all rounds
   std::vector<int> woken_;

@@ -72,4 +72,51 @@ struct Routes {
   static Routes of_table(int memories, const std::vector<std::vector<int>>& routes);
 };
 
+// Routes that were looked up already. Those of a machine of so many memories are kept, which saves
+// a search most of what its bundles cost; of a larger one, each is looked up anew.
+class KnownRoutes {
+ public:
+  static constexpr int kMostMemories = 256;
+
+  KnownRoutes(const Routes& routes, int memories) : routes_(routes), memories_(memories) {
+    const auto m = static_cast<std::size_t>(memories);
+    if (memories <= kMostMemories) known_.resize(m * m);
+  }
+
+  struct Links {
+    const int* first;
+    const int* last;
+    const int* begin() const { return first; }
+    const int* end() const { return last; }
+    bool empty() const { return first == last; }
+  };
+  // Until the next one is asked for.
+  Links operator()(int from, int to) {
+    if (known_.empty()) return keep(routes_(from, to), 0);
+    Span& its = known_[static_cast<std::size_t>(from) * static_cast<std::size_t>(memories_) +
+                       static_cast<std::size_t>(to)];
+    if (its.first >= 0) return {links_.data() + its.first, links_.data() + its.end};
+    const std::size_t size = links_.size();
+    const Links links = keep(routes_(from, to), size);
+    its = {static_cast<int>(size), static_cast<int>(links_.size())};
+    return links;
+  }
+
+ private:
+  struct Span {
+    int first = -1, end = -1;
+  };
+  // Behind the first `size` links.
+  Links keep(const Route& route, std::size_t size) {
+    links_.resize(size);
+    links_.insert(links_.end(), route.begin(), route.end());
+    return {links_.data() + size, links_.data() + links_.size()};
+  }
+
+  const Routes& routes_;
+  const int memories_;
+  std::vector<Span> known_;  // [from * memories + to]
+  std::vector<int> links_;
+};
+
 }  // namespace flexlegion

@@ -64,7 +64,6 @@ void Simulation::lay_out(Timeline& line) {
       }
     }
   }
-  bundles_.begin(graph_, 1);
   free_.assign(graph_.load().size(), 0);
   last_.assign(graph_.load().size(), Cause{});
   // What each device has yet to do: if a device's last end and this exceed the limit, the
@@ -150,54 +149,9 @@ void Simulation::finish_task(Timeline& line, int launch, int part, std::uint32_t
       line.cause[number] = self;
       heap_.push(ready, number);
     }
-    if (!flow.bundle_of.empty()) begin_bundle(line, f, flow.bundle_of[writer], end, self);
   }
   const int backward = graph_.launch_graph().follower_of[launch];
   if (backward >= 0) deliver(line, backward, part, end, self);
-}
-
-// A writer of a bundle has ended. After the last one all hops are ready, and kept ones have their
-// times. The first stands for all in the heap: they follow each other in the order of tasks.
-void Simulation::begin_bundle(Timeline& line, int f, int transfer, std::int64_t end, Cause from) {
-  if (transfer < 0) return;
-  Bundles::Bundle& bundle = bundles_.of(graph_, 0, f, transfer);
-  if (!bundle.written(end, from) || bundle.time < kept_until_) return;
-  const Flow& flow = *graph_.flows()[f];
-  const int first = line.first_hop[f] + flow.transfers[transfer].first_hop;
-  const int last = line.first_hop[f] + flow.transfers[transfer + 1].first_hop;
-  std::fill(line.ready_time.begin() + first, line.ready_time.begin() + last, bundle.time);
-  std::fill(line.cause.begin() + first, line.cause.begin() + last, bundle.cause);
-  heap_.push(bundle.time, static_cast<std::uint32_t>(first));
-}
-
-// All hops of a bundle, the first of which is taken from the heap. False: it is sure to take too
-// long.
-bool Simulation::play_bundle(Timeline& line, int f, int first, std::int64_t limit) {
-  const Flow& flow = *graph_.flows()[f];
-  const Transfer& bundle = flow.transfers[flow.hops[first].transfer];
-  const int devices = graph_.problem().machine.devices();
-  for (int hop = first; hop < (&bundle + 1)->first_hop; ++hop) {
-    const auto task = static_cast<std::uint32_t>(line.first_hop[f] + hop);
-    const int link = devices + flow.hops[hop].link;
-    serve(line, task, link, flow.hops[hop].time);
-    free_[link] = line.end_time[task];
-    last_[link] = Cause{~f, hop};
-    if (line.end_time[task] > limit - remaining_[link]) return false;
-  }
-  played_ += (&bundle + 1)->first_hop - first - 1;
-  finish_bundle(line, f, first);
-  return line.iteration_time <= limit;  // it may be the latency that is too long
-}
-
-// Whoever waits for a bundle waits for its last hop, and the latency.
-void Simulation::finish_bundle(Timeline& line, int f, int first) {
-  const Flow& flow = *graph_.flows()[f];
-  const int transfer = flow.hops[first].transfer;
-  const auto begin = line.end_time.begin() + line.first_hop[f];
-  const auto last = std::max_element(begin + first, begin + flow.transfers[transfer + 1].first_hop);
-  const std::int64_t end = *last + flow.transfers[transfer].latency;
-  line.iteration_time = std::max(line.iteration_time, end);
-  arrive(line, f, transfer, end, {~f, static_cast<int>(last - begin)});
 }
 
 // Tells who waits for a transfer that it is there.
@@ -289,10 +243,6 @@ bool Simulation::play(Timeline& line, std::int64_t limit, const std::vector<std:
       const int hop = static_cast<int>(task) - line.first_hop[~owner];
       const Flow& flow = *graph_.flows()[~owner];
       const Transfer& transfer = flow.transfers[flow.hops[hop].transfer];
-      if (transfer.bundled) {
-        if (!play_bundle(line, ~owner, hop, limit)) return give_up(line);
-        continue;
-      }
       device = devices + flow.hops[hop].link;
       serve(line, task, device, flow.hops[hop].time);
       const bool follows = hop > transfer.first_hop;
@@ -449,13 +399,8 @@ bool Simulation::keep(const Timeline& before, std::int64_t until, Timeline& line
     for (std::size_t h = 0; h < flows[f]->hops.size(); ++h) {
       const int hop = static_cast<int>(h);
       if (before.ready_time[before.first_hop[f] + hop] >= until) continue;
-      const Transfer& transfer = flows[f]->transfers[flows[f]->hops[h].transfer];
-      if (!transfer.bundled) {
-        finish_hop(line, static_cast<int>(f), hop,
-                   static_cast<std::uint32_t>(line.first_hop[f] + hop));
-      } else if (hop == transfer.first_hop) {
-        finish_bundle(line, static_cast<int>(f), hop);
-      }
+      finish_hop(line, static_cast<int>(f), hop,
+                 static_cast<std::uint32_t>(line.first_hop[f] + hop));
     }
   }
   // A kept task with a predecessor that is yet to be played would come later, too.

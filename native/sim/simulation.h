@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "sim/bundles.h"
 #include "sim/contention.h"
 #include "sim/event_heap.h"
 #include "sim/fused_launches.h"
@@ -54,9 +53,6 @@ class Simulation {
   bool play_all(Timeline& line, std::int64_t limit, const std::vector<std::int64_t>* tails);
   void finish_task(Timeline& line, int launch, int part, std::uint32_t task);
   void finish_hop(Timeline& line, int flow, int hop, std::uint32_t task);
-  void begin_bundle(Timeline& line, int flow, int transfer, std::int64_t end, Cause from);
-  bool play_bundle(Timeline& line, int flow, int first, std::int64_t limit);
-  void finish_bundle(Timeline& line, int flow, int first);
   void arrive(Timeline& line, int flow, int transfer, std::int64_t end, Cause from);
   void deliver(Timeline& line, int launch, int part, std::int64_t time, Cause from);
   void serve(Timeline& line, std::uint32_t task, int device, std::int64_t exe_time);
@@ -67,7 +63,6 @@ class Simulation {
   UtilityProcessors utility_;
   Contention contention_;
   Rounds rounds_;
-  Bundles bundles_;
   EventHeap heap_;
   std::vector<std::int32_t> pending_;    // a task: predecessors that have not ended
   std::vector<std::int32_t> owner_;      // a task: its launch, or ~flow

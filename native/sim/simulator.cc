@@ -15,7 +15,7 @@ namespace flexlegion {
 
 void Simulator::set(const PricedStrategy& strategy) {
   graph_.set(strategy);
-  simulation_.full(line_);
+  play(line_, kNever, nullptr);
   proposed_ = changed_ = false;
 }
 
@@ -25,7 +25,13 @@ Verdict Simulator::judge(const PricedStrategy& strategy, std::int64_t limit) {
   const std::vector<std::int64_t>* tails = nullptr;
   const Verdict verdict = bounded(limit, tails);
   if (verdict != Verdict::simulated) return verdict;
-  return simulation_.full(line_, limit, tails) ? Verdict::simulated : Verdict::stopped;
+  return play(line_, limit, tails) ? Verdict::simulated : Verdict::stopped;
+}
+
+bool Simulator::play(Timeline& line, std::int64_t limit, const std::vector<std::int64_t>* tails) {
+  if (!sketches_) return simulation_.full(line, limit, tails);
+  line.iteration_time = sketch_.play(limit, tails);
+  return line.iteration_time != kNever;
 }
 
 // What can be said of the task graph without a simulation; `simulated`: nothing against it.
@@ -47,10 +53,10 @@ Verdict Simulator::propose(const PartialStrategy& configs, Algorithm algorithm,
   const std::vector<std::int64_t>* tails = nullptr;
   const Verdict verdict = bounded(sure, tails);
   if (verdict != Verdict::simulated) return verdict;
-  const bool whole = algorithm == Algorithm::full
-                         ? simulation_.full(next_, sure, tails)
+  const bool whole = algorithm == Algorithm::full || sketches_
+                         ? play(next_, sure, tails)
                          : simulation_.delta(line_, change_, next_, sure, tails);
-  tasks_played += simulation_.played();
+  tasks_played += sketches_ ? sketch_.played() : simulation_.played();
   if (!whole) return Verdict::stopped;
   proposed_ = true;
   return Verdict::simulated;
@@ -63,7 +69,7 @@ void Simulator::accept() {
 }
 
 void Simulator::keep_unsimulated() {
-  simulation_.full(line_);
+  play(line_, kNever, nullptr);
   proposed_ = changed_ = false;
 }
 

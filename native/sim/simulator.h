@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "sim/simulation.h"
+#include "sim/sketch.h"
 #include "sim/task_graph.h"
 
 namespace flexlegion {
@@ -26,7 +27,10 @@ enum class Verdict {
 class Simulator {
  public:
   explicit Simulator(const Problem& problem, Detail detail = Detail::transfers)
-      : graph_(problem, detail), simulation_(graph_) {}
+      : graph_(problem, detail),
+        simulation_(graph_),
+        sketch_(graph_),
+        sketches_(detail == Detail::bundles) {}
 
   // Takes a whole strategy: the task graph is built, and simulated in full.
   void set(const PricedStrategy& strategy);
@@ -49,6 +53,8 @@ class Simulator {
   std::int64_t longest_path() { return graph_.paths().longest_path(); }
 
   bool proposed() const { return proposed_; }
+  bool sketches() const { return sketches_; }
+  Sketch& sketch() { return sketch_; }
 
   // What to leave out, so that the worth of it can be measured.
   bool early_rejection = true;
@@ -60,10 +66,13 @@ class Simulator {
   std::int64_t tasks_played = 0;  // over all proposals
 
  private:
+  bool play(Timeline& line, std::int64_t limit, const std::vector<std::int64_t>* tails);
   Verdict bounded(std::int64_t limit, const std::vector<std::int64_t>*& tails);
 
   TaskGraph graph_;
   Simulation simulation_;
+  Sketch sketch_;
+  const bool sketches_;
   Timeline line_, next_;
   TaskGraph::Change change_;
   bool proposed_ = false;  // next_ holds the proposal's timeline

@@ -267,8 +267,8 @@ class Sequence {
     fl_plan* const plan =
         checked([&] { return fl_plan_create(&graph_, strategy.view(), states_, clips_, &all); });
     std::int64_t time;
-    fl_simulator* const simulator = checked(
-        [&] { return fl_simulator_create(problem_, strategy.view(), FL_TRANSFERS, &time); });
+    fl_simulator* const simulator =
+        checked([&] { return fl_simulator_create(problem_, strategy.view(), &time); });
     fl_timeline timeline;
     // Operators that are wrongly said to be of one class are cut alike.
     const bool known = plan != nullptr && simulator != nullptr && classes_ &&
@@ -370,9 +370,8 @@ class Sequence {
     Strategy start;
     set_all(start);
     std::int64_t time;
-    const int detail = random_.between(0, 1);
     fl_simulator* const simulator =
-        checked([&] { return fl_simulator_create(problem_, start.view(), detail, &time); });
+        checked([&] { return fl_simulator_create(problem_, start.view(), &time); });
     if (simulator == nullptr) return;
     std::vector<fl_task> held = tasks_of(simulator);
     for (int i = random_.between(0, 12); i > 0; --i) {
@@ -509,11 +508,10 @@ class Sequence {
                       static_cast<int>(facts_.ops[static_cast<std::size_t>(op)].space.size()),
               "a configuration of the best strategy");
     }
-    std::int64_t time;
-    fl_simulator* const simulator = fl_simulator_create(problem_, &state.best, detail, &time);
-    require(simulator != nullptr, "the best strategy can be simulated");
-    require(state.best_time < 0 || state.best_time == time, "the best time");
-    fl_simulator_destroy(simulator);
+    fl_judged judged;
+    const int verdict = fl_problem_judge(problem_, &state.best, detail, 0, &judged);
+    require(verdict >= 0, "the best strategy can be judged");
+    require(state.best_time < 0 || state.best_time == judged.iteration_time, "the best time");
   }
 
   void summed() {

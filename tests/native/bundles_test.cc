@@ -1,5 +1,7 @@
-// Timelines with bundles of transfers, by hand.
+// Sketches, with bundles of transfers, by hand.
 #include <doctest/doctest.h>
+
+#include <algorithm>
 
 #include "sim_harness.h"
 
@@ -32,22 +34,32 @@ TEST_CASE("a bundle begins after its last writer, and is there when its last lin
   strategy.push_back(bench.config(0, {4, 1}, all, 100));
   strategy.push_back(bench.config(1, {1, 4}, all, 1000));
   strategy.push_back(bench.config(2, {1}, {0}));
-  // The third task of the first operator takes longer.
+  // The third task of the first operator takes longer, and the third of the second one, too.
   bench.problem.costs.splits[OpId(0)].front().forward[2] = 700;
 
   Simulator exact(bench.problem), coarse(bench.problem, Detail::bundles);
   exact.set(strategy);
   coarse.set(strategy);
   const std::int64_t bytes = 2 * 1 * 4;  // two samples of a unit, 1 ns a byte
-  // Each transfer by itself: the others' pieces are early, the late one arrives last.
+  // Each transfer by itself: the others' pieces are early, the late one arrives last. The task
+  // beside the late one waits for nobody's.
   const std::int64_t loaded = task(exact, Pass::forward, 0, 2)[1];
   CHECK(task(exact, Pass::forward, 1, 0)[1] == loaded + 700 + 50 + bytes);
   CHECK(task(exact, Pass::forward, 1, 2)[1] == loaded + 700);
-  // Together: also the task beside the late one waits for all of it.
-  for (int part = 0; part < 4; ++part) {
-    CHECK(task(coarse, Pass::forward, 1, part)[1] == loaded + 700 + bytes + 50);
-  }
+  // Together, all tasks wait for the last of all. What comes after the second operator begins when
+  // its last task has ended, in both.
+  CHECK(coarse.iteration_time() == exact.iteration_time());
   CHECK(coarse.graph().bytes_moved() == exact.graph().bytes_moved());
+  CHECK(coarse.graph().memory() == exact.graph().memory());
+  CHECK(coarse.graph().load() == exact.graph().load());
+  CHECK(coarse.graph().tasks() <= exact.graph().tasks());
+  // The path goes back from the loss to the first operator, by way of both flows.
+  const std::vector<int> path = coarse.sketch().critical_path();
+  for (int op = 0; op < 3; ++op) {
+    const int launch = coarse.graph().launch_of(Pass::forward, OpId(op));
+    CHECK(std::find(path.begin(), path.end(), launch) != path.end());
+  }
+  CHECK(std::any_of(path.begin(), path.end(), [](int owner) { return owner < 0; }));
 }
 
 TEST_CASE("few transfers are no bundle") {
@@ -61,6 +73,23 @@ TEST_CASE("few transfers are no bundle") {
   Simulator exact(bench.problem), coarse(bench.problem, Detail::bundles);
   exact.set(strategy);
   coarse.set(strategy);
-  CHECK(coarse.timeline().tasks == exact.timeline().tasks);
+  CHECK(coarse.graph().tasks() == exact.graph().tasks());
   CHECK(coarse.iteration_time() == exact.iteration_time());
+}
+
+TEST_CASE("a sketch gives up beyond its limit, and not at it") {
+  const MachineModel machine = all_to_all(4, 50);
+  const Exchange net;
+  Bench bench(net.graph, machine);
+  const Devices all = {0, 1, 2, 3};
+  PricedStrategy strategy;
+  strategy.push_back(bench.config(0, {4, 1}, all, 100));
+  strategy.push_back(bench.config(1, {1, 4}, all, 1000));
+  strategy.push_back(bench.config(2, {1}, {0}));
+  Simulator coarse(bench.problem, Detail::bundles);
+  coarse.set(strategy);
+  const std::int64_t time = coarse.iteration_time();
+  CHECK(coarse.judge(strategy, time) == Verdict::simulated);
+  CHECK(coarse.iteration_time() == time);
+  CHECK(coarse.judge(strategy, time - 1) != Verdict::simulated);
 }

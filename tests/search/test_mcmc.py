@@ -21,7 +21,7 @@ from flexlegion.base.errors import UserError
 from flexlegion.machine.topology import Topology
 from flexlegion.profiling.machines import load_machine
 from flexlegion.searches import descent
-from flexlegion.searches.chain import Chain, prepare_candidates
+from flexlegion.searches.chain import Chain, ChainOptions, prepare_candidates
 from flexlegion.searches.mcmc import search
 from flexlegion.searches.options import Budget, SearchOptions
 from flexlegion.searches.result import SearchResult
@@ -125,14 +125,17 @@ def test_restricted_dimensions() -> None:
 
 
 def test_what_is_tied() -> None:
-    """Blocks' operators of the same place: not the projections before attention to that behind."""
+    """Blocks' operators of the same place: not the projections before attention to that behind.
+
+    And what shares weights: the first step of a recurrent layer, which has none before it, too.
+    """
     tied = tied_in(build("transformer", 8, **SMALL["transformer"]))
     parts = ("query", "key", "value")
     assert {f"block{i}.{part}" for i in (1, 2) for part in parts} in tied
     assert {"block1.output", "block2.output"} in tied
     words = tied_in(build("rnnlm", 8, steps=4, vocabulary=50, hidden=8))
-    assert {f"lstm1.{step}" for step in (1, 2, 3)} in words
-    assert {f"project.{step}" for step in range(4)} in words
+    for layer in ("embed", "lstm1", "lstm2", "project"):
+        assert {f"{layer}.{step}" for step in range(4)} in words
 
 
 def tied_in(model: Model) -> list[set[str]]:
@@ -142,6 +145,31 @@ def tied_in(model: Model) -> list[set[str]]:
     for op, group in zip(problem.graph.operators, tie_groups(problem), strict=True):
         tied.setdefault(group, set()).add(op.name)
     return list(tied.values())
+
+
+def test_tied_operators_change_together() -> None:
+    """Also those of another class: they get the same degrees, on the same devices."""
+    problem = problem_of(
+        build("rnnlm", 8, steps=4, vocabulary=50, hidden=8),
+        load_machine("p100x4"),
+        ArbitraryCosts(0),
+    )
+    prepare_candidates(problem)
+    groups = tie_groups(problem)
+    start = strategy_of(problem, "data")
+    chain = Chain(problem, start, 3, groups)
+    chain.run(200, 0.0, ChainOptions(temperature=10.0, tied=True))
+    changed = 0
+    for group in set(groups):
+        members = [
+            chain.best[op.name]
+            for op, its in zip(problem.graph.operators, groups, strict=True)
+            if its == group
+        ]
+        assert len({config.degrees for config in members}) == 1
+        assert len({config.devices for config in members}) == 1
+        changed += members[0].degrees != start[problem.graph.operators[group].name].degrees
+    assert changed > 3
 
 
 def with_memory(size: int) -> Problem:

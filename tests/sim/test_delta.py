@@ -28,9 +28,6 @@ PLAN = [
     *((Case(name, "p100x4", fused_launches=1), 30) for name in ("nmt", "resnet101", "transformer")),
     *((Case(name, "p100x4", 5, micro_batches=4), 30) for name in APART),
     *((Case(name, "shared", micro_batches=2), 20) for name in APART),
-    *((Case(name, "p100x4", 5, detail="bundles"), 20) for name in SHALLOW),
-    *((Case(name, "k80x16", detail="bundles"), 20) for name in SHALLOW),
-    *((Case(name, "shared", micro_batches=4, detail="bundles"), 20) for name in APART),
     *((Case(name, "p100x2", shard_bytes=256, shards=True), 60) for name in SHALLOW),
     *((Case(name, "k80x8", 5, shard_bytes=256, again=True), 20) for name in SHALLOW),
 ]

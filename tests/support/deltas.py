@@ -118,8 +118,6 @@ class Case:
         Whether every other operator is run again for the backward pass.
     shards
         Whether gradients of every other operator's weights are sharded, or the weights as well.
-    detail
-        What simulations look at.
     """
 
     network: str
@@ -130,7 +128,6 @@ class Case:
     micro_batches: int = 1
     again: bool = False
     shards: bool = False
-    detail: str = "transfers"
 
 
 def topology_of(machine: str) -> Topology:
@@ -256,22 +253,13 @@ class Pair:
         The strategy at first.
     rng
         Source of proposals, and of what is accepted.
-    detail
-        What both look at.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        start: ResolvedStrategy,
-        rng: np.random.Generator,
-        detail: str = "transfers",
-    ) -> None:
+    def __init__(self, problem: Problem, start: ResolvedStrategy, rng: np.random.Generator) -> None:
         self.problem = problem
         self.rng = rng
-        self.detail = detail
-        self.delta = Simulation(problem, start, detail)
-        self.full = Simulation(problem, start, detail)
+        self.delta = Simulation(problem, start)
+        self.full = Simulation(problem, start)
         self.held = self.full.timeline()
         self.counts = Counts()
 
@@ -320,7 +308,7 @@ class Pair:
         """What has accumulated is what a simulation from nothing makes of the last strategy."""
         strategy = self.delta.strategy
         assert dict(strategy) == dict(self.full.strategy)
-        fresh = Simulation(self.problem, strategy, self.detail).timeline()
+        fresh = Simulation(self.problem, strategy).timeline()
         for ours in (self.delta.timeline(), self.full.timeline()):
             assert not (found := difference(ours, fresh)), found
 
@@ -344,7 +332,7 @@ def run(case: Case, proposals: int, seed: int) -> Counts:
                 if number < len(SHARDING)
             }
         )
-    pair = Pair(problem, strategy, rng, case.detail)
+    pair = Pair(problem, strategy, rng)
     try:
         for i in range(proposals):
             pair.step()
