@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Unpack
 
 from flexlegion.analysis.result import Result
-from flexlegion.analysis.search import Found, check_size, found_by, starts_of
+from flexlegion.analysis.search import Found, found_by
 from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting
+from flexlegion.analysis.starts import check_size, starts_of
 from flexlegion.base.arguments import typed
 from flexlegion.base.errors import DoesNotApply, UserError
 from flexlegion.console.blocks import Block, Table

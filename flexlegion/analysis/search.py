@@ -13,33 +13,30 @@ from flexlegion.analysis.number_of_rounds import Case, in_rounds
 from flexlegion.analysis.program import time_as_program
 from flexlegion.analysis.result import Iteration, iteration_of
 from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting, network_of
+from flexlegion.analysis.starts import starts_of
 from flexlegion.base.arguments import typed
-from flexlegion.base.errors import DoesNotApply, UserError
+from flexlegion.base.errors import UserError
 from flexlegion.base.suggestions import unknown
 from flexlegion.console.blocks import Block, Pairs
 from flexlegion.console.progress import ProgressBar
 from flexlegion.console.text import count, duration
 from flexlegion.graph.operator_type import DimKind
-from flexlegion.known_strategies import AnyStrategy, granularity_of, named, read_strategy, unpriced
+from flexlegion.known_strategies import AnyStrategy, granularity_of, named, read_strategy
 from flexlegion.networks.network import Network
 from flexlegion.objective.training import TrainingOptions
-from flexlegion.report.timelines import described, details, time_excess
+from flexlegion.report.timelines import described, details
 from flexlegion.searches.budget import budget_of, check_search
 from flexlegion.searches.least_time import least_time
-from flexlegion.searches.memory import where_needed
 from flexlegion.searches.options import Budget, SearchOptions
-from flexlegion.searches.registry import ANNEALING, SEARCHES, SPECIAL, SearchTask, run_search
+from flexlegion.searches.registry import ANNEALING, SEARCHES, SearchTask, run_search
 from flexlegion.searches.result import SearchResult
-from flexlegion.sim.problem import MAX_TIME_NS, Needs, Problem
-from flexlegion.sim.simulator import Judged, full, judge
+from flexlegion.sim.problem import Needs, Problem
+from flexlegion.sim.simulator import full
 from flexlegion.strategy.configuration import SPLIT
-from flexlegion.strategy.strategy import ResolvedStrategy
 
 REFERENCES = ("data", "expert")
 # What a search has of its budget at least, however long its starts took to find.
 LEAST_SECONDS = 0.1
-# Each simulation of 4,096 GPUs may take gigabytes, and OptCNN's costs a way for each pair of them.
-MOST_MEMORIES = 1024
 
 
 @dataclass(frozen=True, repr=False)
@@ -273,24 +270,38 @@ def search(
         every = setting.problem
         if space is not None:
             setting = _restricted(setting, space)
-        return Case(setting, *starts_of(read, every, seed, starts_from, setting.problem))
+        return Case(setting, *starts_of(read, every, seed, starts_from, setting.problem, prepare))
 
-    if most_micro_batches is None:
-        cases = [case_of(network)]
-    else:
-        cases = in_rounds(network, most_micro_batches, case_of)
+    def used() -> float:
+        """The share of the budget; 0: it is not one of time."""
+        return (time.monotonic() - begin) / limits.seconds if limits.seconds else 0.0
+
     found: list[Found] = []
-    for number, (setting, starts, notes) in enumerate(cases):
-        share = limits
-        if limits.seconds is not None:  # of what the starts, and searches before, have left
-            left = max(0.0, limits.seconds - (time.monotonic() - begin))
-            share = replace(limits, seconds=max(LEAST_SECONDS, left / (len(cases) - number)))
-        with ProgressBar("search", progress) as bar:
-            task = SearchTask(setting.problem, starts, share, seed, chains, options, bar.search)
+    with ProgressBar("search", progress) as bar:
+
+        def prepare(what: str) -> None:
+            bar.show(min(1.0, used()), what)
+
+        prepare("costs")
+        if most_micro_batches is None:
+            cases = [case_of(network)]
+        else:
+            cases = in_rounds(network, most_micro_batches, case_of)
+        for number, (setting, starts, notes) in enumerate(cases):
+            share = limits
+            if limits.seconds is not None:  # of what the starts, and searches before, have left
+                left = max(0.0, limits.seconds * (1 - used()))
+                share = replace(limits, seconds=max(LEAST_SECONDS, left / (len(cases) - number)))
+
+            def report(done: float, best_ns: int, phase: str = "", number: int = number) -> None:
+                whole = used() or (number + done) / len(cases)
+                bar.search(min(1.0, whole), best_ns, phase)
+
+            task = SearchTask(setting.problem, starts, share, seed, chains, options, report)
             result = run_search(search, task)
-        found.append(found_by(setting, result, limits, seed, search, notes, options))
-        if result.interrupted:
-            break
+            found.append(found_by(setting, result, limits, seed, search, notes, options))
+            if result.interrupted:
+                break
     return min(found, key=lambda its: its.iteration_time_ns)
 
 
@@ -308,16 +319,6 @@ def _restricted(setting: Setting, space: str) -> Setting:
     return replace(setting, problem=fewer)
 
 
-def _within(strategy: ResolvedStrategy, every: Problem, problem: Problem) -> ResolvedStrategy:
-    """A strategy in the space of a problem, made of one for the problem without that."""
-    if problem.space is None:
-        return strategy
-    from flexlegion.exporters.space import target_of, within
-
-    target = target_of(problem.space.name, len(problem.devices))
-    return within(every, strategy, target, in_order=True)[0]
-
-
 def dimensions_of(names: Sequence[str] | None) -> frozenset[DimKind]:
     """The kinds of dimensions that a search may split, by their names; None: all.
 
@@ -333,119 +334,6 @@ def dimensions_of(names: Sequence[str] | None) -> frozenset[DimKind]:
         if name not in kinds:
             raise unknown("kind of dimension", name, kinds)
     return frozenset(kinds[name] for name in names)
-
-
-def starts_of(
-    specs: Sequence[AnyStrategy] | None,
-    every: Problem,
-    seed: int,
-    default: Sequence[str],
-    problem: Problem | None = None,
-) -> tuple[dict[str, ResolvedStrategy], tuple[str, ...]]:
-    """The strategies to start from, by name, equal ones once; and what is to be said of others.
-
-    Parameters
-    ----------
-    specs
-        Names, files, strategies; None: those of `default` that can exist.
-    every
-        Graph, machine and costs.
-    seed
-        Of ``random``.
-    default
-        Names.
-    problem
-        The same where the search has to stay within a space, as the starts then have to.
-
-    Raises
-    ------
-    UserError
-        If the machine is too large, if a start that was asked for cannot be read or does not fit,
-        or if every one has a task that takes longer than is simulated.
-    """
-    check_size(every)
-    problem = problem or every
-    starts: dict[str, ResolvedStrategy] = {}
-    first: Judged | None = None  # of the starts, once somebody asked
-    notes = []
-    for spec in default if specs is None else specs:
-        asked = f"random:{seed}" if spec == "random" else spec
-        try:
-            strategy = unpriced(asked, every)
-            _check_dimensions(strategy, every)  # ahead of the cost table, which has candidates
-            every.price(strategy)
-            strategy = _within(strategy, every, problem)
-        except UserError as e:
-            if specs is not None:
-                raise
-            if not isinstance(e, DoesNotApply):
-                notes.append(f"no start from '{spec}': {e}")
-            continue
-        if specs is None and spec in SPECIAL and starts:
-            first = first or judge(problem, next(iter(starts.values())), 0, "bundles")
-            if not _pays(strategy, first, problem):
-                continue
-        name = asked if isinstance(asked, str) else strategy.source
-        twin = next((other for other, same in starts.items() if same == strategy), None)
-        if twin is None:
-            starts[name] = strategy
-        elif specs is not None:
-            notes.append(f"start '{name}' is the same strategy as '{twin}'")
-    if not starts:
-        raise UserError("there is no strategy to start from; give one, or leave 'start' out")
-    if specs is None and problem.space is None:
-        fitting = where_needed(problem, starts, first)
-        notes += [
-            f"no start from '{name}': it does not fit into memory"
-            for name in starts
-            if not any(f"{other}+".startswith(f"{name}+") for other in fitting)
-        ]
-        starts = fitting
-    # On a machine on which all of them take too long, a search would tell that after its budget.
-    # One that does not is enough, so in general one is simulated.
-    if first is not None and first.time_ns is not None and first.time_ns < MAX_TIME_NS:
-        return starts, tuple(notes)
-    excess = None
-    for strategy in starts.values():
-        excess = time_excess(full(problem, strategy))
-        if excess is None:
-            break
-    if excess is not None:
-        raise UserError(excess)
-    return starts, tuple(notes)
-
-
-def check_size(problem: Problem) -> None:
-    """Raise `UserError` if the machine is too large for searches."""
-    memories = len(problem.memories)
-    if memories > MOST_MEMORIES:
-        raise UserError(
-            f"machine {problem.topology.name} has {memories:,} memories of devices, but at most "
-            f"{MOST_MEMORIES:,} can be searched for, as a search simulates many strategies side by "
-            "side; take fewer nodes of it, or simulate known strategies there"
-        )
-
-
-def _check_dimensions(strategy: ResolvedStrategy, problem: Problem) -> None:
-    """Raise `UserError` if a strategy splits what its search leaves whole."""
-    for operator in problem.facts.trained:
-        if operator.looks_up:
-            continue
-        for dim, degree in zip(operator.dims, strategy[operator.name].degrees, strict=True):
-            if degree > 1 and dim.kind in SPLIT - problem.dimensions:
-                raise UserError(
-                    f"{strategy.source}: operator '{operator.name}' splits dimension '{dim.name}' "
-                    f"of kind {dim.kind.value}, which this search leaves whole"
-                )
-
-
-def _pays(strategy: ResolvedStrategy, first: Judged, problem: Problem) -> bool:
-    """Whether it is worth a share of the budget: faster than the first start, or alone fits.
-
-    Bundles of transfers tell that well enough.
-    """
-    limit_ns = first.time_ns - 1 if first.time_ns else 0
-    return judge(problem, strategy, limit_ns, "bundles").time_ns is not None
 
 
 def found_by(

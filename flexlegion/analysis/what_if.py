@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from flexlegion.analysis.result import Result
-from flexlegion.analysis.search import starts_of
 from flexlegion.analysis.setting import (
     AnyMachine,
     AnyModel,
@@ -25,6 +24,7 @@ from flexlegion.analysis.setting import (
     network_of,
     with_batch,
 )
+from flexlegion.analysis.starts import starts_of
 from flexlegion.base.arguments import typed
 from flexlegion.base.errors import UserError
 from flexlegion.console.blocks import Block, Table

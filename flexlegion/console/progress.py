@@ -67,11 +67,10 @@ class ProgressBar:
         """Show which share of the work is done, and what it says of itself."""
         self._progress.update(self._task, completed=share, status=status)
 
-    def search(self, share: float, best_ns: int) -> None:
+    def search(self, share: float, best_ns: int, phase: str = "") -> None:
         """Show how a search goes; a `flexlegion.searches.mcmc.Progress`."""
-        self.show(
-            share, f"best {duration(best_ns)}" if best_ns >= 0 else "nothing fits into memory yet"
-        )
+        best = f"best {duration(best_ns)}" if best_ns >= 0 else "nothing fits into memory yet"
+        self.show(share, f"{phase}: {best}" if phase else best)
 
     def steps(self, done: int, of: int) -> None:
         """Show that many steps of all."""

@@ -64,6 +64,7 @@ class Operator:
     def __post_init__(self) -> None:
         # Once, as an operator has parts because one before it may have partial values, and so on.
         self._parts = self._has_parts()
+        self._dims: dict[bool, tuple[Dim, ...]] = {}  # by whether it looks rows up
 
     @property
     def output(self) -> Tensor:
@@ -87,10 +88,17 @@ class Operator:
         What looks rows up runs where the table's columns and rows live, so that what moves is the
         rows that were looked up, and their gradients: it can be split by these alone.
         """
+        # Asked for all the time, and nothing but the use of a table can change them.
+        looks_up = self.looks_up
+        if looks_up not in self._dims:
+            self._dims[looks_up] = self._find_dims(looks_up)
+        return self._dims[looks_up]
+
+    def _find_dims(self, looks_up: bool) -> tuple[Dim, ...]:
         dims = self.kind.dims(self.input_shapes)
         if self._parts:
             return (*dims, PARTS)
-        if not self.looks_up:
+        if not looks_up:
             return dims
         accesses = self.kind.weight_access(self.input_shapes)
         its = {axis.out_dim for access in accesses if access.looks_up for axis in access.map}

@@ -18,16 +18,21 @@ from flexlegion.known_strategies.pipeline import registers, runs_of_layers
 from flexlegion.known_strategies.registry import own_strategy
 from flexlegion.machine.devices import Devices
 from flexlegion.sim.fitting import fitting
-from flexlegion.sim.problem import Problem
+from flexlegion.sim.problem import MAX_TIME_NS, Problem
+from flexlegion.sim.simulator import judge
 from flexlegion.strategy.configuration import ParallelConfig
 from flexlegion.strategy.strategy import ResolvedStrategy, Strategy
+
+# How many of the fastest are simulated, and how much slower than the fastest they may be sketched.
+SIMULATED, NEARLY = 3, 1.1
 
 
 @own_strategy("3d", needs_costs=True)
 def three_d(problem: Problem) -> Strategy:
     """The fastest of all data x tensor x pipeline that fits into memory, as simulated.
 
-    Where one does not fit, it is tried with recomputation or sharded weights, and with both.
+    Where one does not fit, it is tried with recomputation or sharded weights, and with both. All
+    are sketched (`DETAILS`), and those that come first are simulated.
 
     Raises
     ------
@@ -48,7 +53,11 @@ def three_d(problem: Problem) -> Strategy:
     best = min(found, key=lambda its: its.key)
     if best.pipeline > 1:
         _try(problem, best.tensor, best.pipeline, 2, found)
-    return min(found, key=lambda its: its.key).strategy
+    first = sorted(found, key=lambda its: its.key)[:SIMULATED]
+    if len(found) == 1 or first[0].key[0]:
+        return first[0].strategy
+    times = [judge(problem, its.strategy).time_ns or MAX_TIME_NS for its in first if not its.key[0]]
+    return first[times.index(min(times))].strategy
 
 
 class _Found(NamedTuple):
@@ -67,8 +76,9 @@ def _try(problem: Problem, tensor: int, pipeline: int, runs: int, found: list[_F
     except UserError:
         return  # it has no pairs of layers to split, too few layers, or too small a batch
     fastest = min((its.key for its in found), default=(True, 0))
-    its = fitting(problem, strategy, 0 if fastest[0] else fastest[1])
-    if its.judged.missing_bytes:
+    # As sketches are not exact, what is a bit slower counts, too.
+    its = fitting(problem, strategy, 0 if fastest[0] else round(NEARLY * fastest[1]))
+    if not its.judged.fits:
         key = (True, its.judged.missing_bytes)
     elif its.judged.time_ns is not None:
         key = (False, its.judged.time_ns)

@@ -38,8 +38,8 @@ from flexlegion.training.checkpoints.callback import Checkpoints, saved
 from flexlegion.training.compiled import Compiled, warn_of_idle
 from flexlegion.training.feeds import Feed
 from flexlegion.training.fit import History, Training
-from flexlegion.training.program import EVALUATE, NO_BATCH, PREDICT, TRAIN, Program
-from flexlegion.training.trainer import run_series
+from flexlegion.training.program import EVALUATE, TRAIN, Program
+from flexlegion.training.trainer import predicted, run_series
 from flexlegion.transforms.training import as_trained
 
 if TYPE_CHECKING:
@@ -308,10 +308,7 @@ class Model(Layers, Weights):
         with state.binding.feeds() as feed_of, state.program.series():
             feed = feed_of(x, labelled=False)
             for batch in feed.batches(np.arange(feed.samples), 0):
-                state.program.stage(PREDICT, batch)
-                state.program.step(PREDICT, len(batch.rows), NO_BATCH)
-                rows = len(batch.rows)
-                parts.append([state.program.read(output)[:rows] for output in state.outputs])
+                parts += predicted(state.program, batch, state.outputs)
         arrays = [np.concatenate(batches) for batches in zip(*parts, strict=True)]
         return arrays if len(arrays) > 1 else arrays[0]
 

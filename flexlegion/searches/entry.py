@@ -9,8 +9,8 @@ from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import judge
 from flexlegion.strategy.strategy import ResolvedStrategy
 
-# If a task graph has so many times as many tasks as one with bundles, half of a search from there
-# looks at bundles.
+# If a task graph has so many times as many tasks as a sketch of it, half of a search from there
+# sketches.
 HALF_SCOUTED = 3.0
 
 
@@ -27,12 +27,12 @@ class Entry:
     time_ns
         Simulated; None: it does not fit into memory.
     seconds
-        What simulating it from nothing took.
+        What simulating it from nothing took, or would take.
     bundled_seconds
-        What making its task graph with bundles took.
+        What sketching it from nothing took.
     scouted
-        Which share of a search from it looks at bundles of transfers (`DETAILS`): the more, the
-        larger the share of transfers in its task graph; 0: there is nothing to bundle.
+        Which share of a search from it sketches (`DETAILS`): the more, the larger the share of
+        transfers in its task graph; 0: there is nothing to bundle.
     """
 
     name: str
@@ -58,21 +58,17 @@ class Entry:
         name, strategy
             What is simulated.
         bundles
-            Whether a search may look at bundles.
+            Whether a search may sketch.
         """
         begin = time.monotonic()
-        judged = judge(problem, strategy)
-        end = time.monotonic()
-        more = 0.0  # tasks, as a share of those with bundles
-        if bundles:
-            # Its task graph is wanted, not its time: nobody's iteration takes 1 ns.
-            bundled = judge(problem, strategy, 1, "bundles")
-            more = judged.tasks / bundled.tasks - 1
-        return cls(
-            name,
-            strategy,
-            judged.time_ns,
-            end - begin,
-            time.monotonic() - end,
-            more / (more + HALF_SCOUTED - 1),
-        )
+        # What does not fit is not simulated, be it as large as it may.
+        sketched = judge(problem, strategy, 0, "bundles")
+        sketching = time.monotonic() - begin
+        more = sketched.all_tasks / max(1, sketched.tasks) - 1  # tasks of transfers
+        time_ns, seconds = None, sketching * (1 + more)
+        if sketched.fits:
+            begin = time.monotonic()
+            time_ns = judge(problem, strategy).time_ns
+            seconds = time.monotonic() - begin
+        scouted = more / (more + HALF_SCOUTED - 1) if bundles else 0.0
+        return cls(name, strategy, time_ns, seconds, sketching, scouted)

@@ -55,8 +55,11 @@ PROOF_SHARE, PROOF_SECONDS = 0.3, 5.0
 LESS_SHARE = 0.1
 
 
-# Called with the share of the budget that is used up, and the best time so far in ns.
-Progress = Callable[[float, int], None]
+class Progress(Protocol):
+    """Who is told how far a search is."""
+
+    def __call__(self, share: float, best_ns: int, phase: str = "", /) -> None:
+        """The share of the budget that is used up, the best time so far in ns, and what is done."""
 
 
 def search(
@@ -114,7 +117,7 @@ def search(
                     for name, strategy in starts.items()
                 ]
             )
-            so_far.note()
+            so_far.reporter(0.0, 0.0, "starts")(0.0)
             name, strategy = so_far.fastest
             if so_far.seconds is not None and can_be_proved(problem, strategy, options):
                 so_far.proof = Proof(problem, name, strategy)
@@ -134,7 +137,7 @@ def search(
             what = f"what its program for {problem.space.name} keeps there (export shows it)"
         raise UserError(
             f"no strategy was found that fits into the machine's memories, by {what}; take a "
-            "smaller batch, or a machine with more devices or larger memories"
+            "smaller batch or more micro-batches, or a machine with more devices or larger memories"
         )
     so_far.note(last=True)
     best, (strategy, best_ns) = next(iter(found.items()))
@@ -179,7 +182,7 @@ def _run(
             pool,
             so_far.time_of(used),
             None if every is None else round(used * every * count),
-            so_far.reporter(0.0, used),
+            so_far.reporter(0.0, used, "race"),
         )[:GO_ON]
     share = (1 - used) / len(on)
     for index, entry in enumerate(on):
@@ -187,7 +190,8 @@ def _run(
         so_far.runs.append(run)
         end = used + share
         most = None if every is None else max(1, round(share * every))
-        run.search(pool, so_far.time_of(end), most, so_far.reporter(used, end))
+        phase = f"from {entry.name}"
+        run.search(pool, so_far.time_of(end), most, so_far.reporter(used, end, phase))
         run.leave()
         used = end
 
@@ -244,7 +248,7 @@ class _SoFar:
         assert self.proof is not None
         for name, (strategy, time_ns) in list(self.found().items())[:1]:
             self.proof.offer(name, strategy, time_ns)
-        self.proof.run(deadline, lambda: self.reporter(share, share)(0.0))
+        self.proof.run(deadline, lambda: self.reporter(share, share, "proof")(0.0))
 
     @property
     def proposals(self) -> int:
@@ -281,12 +285,12 @@ class _SoFar:
         """When so much of the budget will be used up."""
         return None if self.seconds is None else self.begin + share * self.seconds
 
-    def reporter(self, begin: float, end: float) -> Callable[[float], None]:
-        """Tells how far the search is, of a part of it that goes from `begin` to `end`."""
+    def reporter(self, begin: float, end: float, phase: str) -> Callable[[float], None]:
+        """Tells how far the search is, of a phase that goes from `begin` to `end`."""
 
         def report(used: float) -> None:
             best = self.note()
             if self.progress is not None:
-                self.progress(begin + min(used, 1.0) * (end - begin), best)
+                self.progress(begin + min(used, 1.0) * (end - begin), best, phase)
 
         return report

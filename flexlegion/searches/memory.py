@@ -41,14 +41,14 @@ def where_needed(
     first
         What is known of the first start.
     """
-    if first is not None and first.missing_bytes == 0:
+    if first is not None and first.fits:
         return dict(starts)
     found: dict[str, ResolvedStrategy] = {}
     for name, strategy in starts.items():
         added, changed, judged = fitting(problem, strategy)
-        if not found and not added and judged.missing_bytes == 0:
+        if not found and not added and judged.fits:
             return dict(starts)
-        if judged.missing_bytes == 0:
+        if judged.fits:
             found[f"{name}+{added}" if added else name] = changed
     return found or dict(starts)
 

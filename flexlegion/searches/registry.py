@@ -39,7 +39,8 @@ class SearchTask:
     options
         Of the annealing.
     progress
-        Called now and then with the share of the budget that is used up, and the best time in ns.
+        Called now and then with the share of the budget that is used up, the best time in ns (-1:
+        nothing fits into memory yet), and if it is wanted, what is being done.
     """
 
     problem: Problem

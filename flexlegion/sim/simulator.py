@@ -333,11 +333,22 @@ class Judged(NamedTuple):
         By how much memories do not suffice, all told; 0: it fits.
     tasks : int
         Of its task graph: those of launches, and hops of transfers, or of bundles of them.
+    all_tasks : int
+        Those that it has if each transfer is looked at.
+    too_large : bool
+        Whether there are too many tasks to look at (``FL_MOST_JUDGED``); all else is unknown then.
     """
 
     time_ns: int | None
     missing_bytes: int
     tasks: int
+    all_tasks: int
+    too_large: bool = False
+
+    @property
+    def fits(self) -> bool:
+        """Whether memories are known to hold it."""
+        return self.missing_bytes == 0 and not self.too_large
 
 
 def judge(
@@ -372,8 +383,10 @@ def judge(
             its,
         )
     )
-    time = int(its.iteration_time) if VERDICTS[int(verdict)] == SIMULATED else None
-    return Judged(time, int(its.missing), int(its.tasks))
+    said = VERDICTS[int(verdict)]
+    time = int(its.iteration_time) if said == SIMULATED else None
+    numbers = int(its.missing), int(its.tasks), int(its.all_tasks)
+    return Judged(time, *numbers, said == "too_fine")
 
 
 def full(problem: Problem, strategy: ResolvedStrategy) -> Timeline:

@@ -38,7 +38,8 @@ def recomputing(configs: Mapping[str, ParallelConfig], graph: Graph) -> dict[str
     """
     kept = {op for op in graph.operators if _stays(op)} | _read_elsewhere(graph, configs)
     crossing = _crossing(graph)
-    tried = [_kept(graph, crossing, kept, length) for length in _lengths(graph)]
+    sizes = {op: _bytes(op) for op in graph.operators}
+    tried = [_kept(graph, crossing, kept, sizes, length) for length in _lengths(sizes)]
     _, best = min(tried, key=lambda its: its[0], default=(0, kept))
     kept_names = {op.name for op in best}
     # A batch has the registers of its first reader, and is kept in any case.
@@ -69,21 +70,24 @@ def _read_elsewhere(graph: Graph, configs: Mapping[str, ParallelConfig]) -> set[
     }
 
 
-def _lengths(graph: Graph) -> list[int]:
+def _lengths(sizes: Mapping[Operator, int]) -> list[int]:
     """Bounds on what a segment computes, in bytes: from the largest operator to the network."""
-    sizes = [_bytes(op) for op in graph.operators]
-    least, all_ = max(sizes, default=0), sum(sizes)
+    least, all_ = max(sizes.values(), default=0), sum(sizes.values())
     return [least + (all_ - least) * i**2 // LENGTHS**2 for i in range(LENGTHS + 1)]
 
 
 def _kept(
-    graph: Graph, crossing: Sequence[Set[Operator]], kept: Set[Operator], length: int
+    graph: Graph,
+    crossing: Sequence[Set[Operator]],
+    kept: Set[Operator],
+    sizes: Mapping[Operator, int],
+    length: int,
 ) -> tuple[int, set[Operator]]:
     """What is kept if segments compute no more bytes than that, and the bytes that are held.
 
-    `crossing` is `_crossing`'s; `kept` are those that are kept in any case. As soon as a segment is
-    too long, it ends where the least crosses of its second half; so each operator is looked at
-    about twice.
+    `crossing` is `_crossing`'s; `kept` are those that are kept in any case; `sizes` are in bytes.
+    As soon as a segment is too long, it ends where the least crosses of its second half; so each
+    operator is looked at about twice.
     """
     all_kept = set(kept)
     longest = first = 0
@@ -91,14 +95,14 @@ def _kept(
     while first < len(graph.operators):
         inner: list[int] = []  # bytes, from the segment's first operator to each of it
         for op in graph.operators[first:]:
-            inner.append((inner or [0])[-1] + (op not in all_kept) * _bytes(op))
+            inner.append((inner or [0])[-1] + (op not in all_kept) * sizes[op])
             if inner[-1] > length and len(inner) > 1:
                 break
         last = first + len(inner)
         if last < len(graph.operators) or inner[-1] > length:
             half = inner[-2] // 2 if len(inner) > 1 else 0
             places = [at for at, size in enumerate(inner[:-1] or inner) if size >= half]
-            new = [sum(map(_bytes, crossing[first + at] - all_kept)) for at in places]
+            new = [sum(sizes[op] for op in crossing[first + at] - all_kept) for at in places]
             least = min(new)
             at = max(at for at, size in zip(places, new, strict=True) if size == least)
             all_kept |= crossing[first + at]
@@ -106,9 +110,9 @@ def _kept(
         segment = graph.operators[first:last]
         first = last
         if first < len(graph.operators):
-            longest = max(longest, sum(_bytes(op) for op in segment if op not in all_kept))
+            longest = max(longest, sum(sizes[op] for op in segment if op not in all_kept))
     all_kept.update(segment)
-    held = sum(_bytes(op) for op in all_kept) + longest
+    held = sum(sizes[op] for op in all_kept) + longest
     return held, all_kept
 
 

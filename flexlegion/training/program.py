@@ -247,7 +247,7 @@ class Program:
         Parameters
         ----------
         run
-            TRAIN, EVALUATE or PREDICT.
+            TRAIN, EVALUATE or PREDICT, which is of the first micro-batch alone.
         valid_samples
             How many samples of the staged batch are not padding.
         following
@@ -323,10 +323,13 @@ class Program:
                 self.loss_scale.finished(scale, its[0].overflows > 0)
         return each, int(heard)
 
-    def read(self, tensor: Tensor, field: str = "value", state: int = 0) -> Array:
+    def read(
+        self, tensor: Tensor, field: str = "value", state: int = 0, rounds: int | None = None
+    ) -> Array:
         """A whole tensor; of a gradient, the sum of its partial values, unscaled. Waits for it.
 
-        Of what each micro-batch has its own, those of all, one after the other.
+        Of what each micro-batch has its own, those of the first `rounds`, one after the other; by
+        default of all. A prediction is of one.
 
         A field of the iteration is read as one of the tensors in the plan's `of_iteration`.
         Activations and their gradients that take turns in memory are refused, unless the plan's
@@ -335,13 +338,13 @@ class Program:
         if field == "gradient" and self.plan.lookups(tensor):
             return self._table_gradient(tensor)
         once = tensor.kind == "weight" or field in self.plan.of_iteration
-        rounds = 1 if once else self.plan.graph.micro_batches
+        rounds = 1 if once else rounds or self.plan.graph.micro_batches
         shape = (rounds * tensor.shape[0], *tensor.shape[1:])
         array = np.empty(shape, np.float32 if field != "value" else tensor.host_dtype)
         number = -1 if field in self.plan.of_iteration else self._number(tensor)
         self._rt.check(
             self._rt.lib.fl_program_read(
-                self._handle, number, FIELDS.index(field), state, self._pointer(array)
+                self._handle, number, FIELDS.index(field), state, rounds, self._pointer(array)
             )
         )
         if field == "gradient":

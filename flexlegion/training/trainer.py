@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from flexlegion.graph.tensor import Tensor
 from flexlegion.objective.metrics import MetricSums, Totals
 from flexlegion.objective.schedules import Schedule, constant, factor_at
-from flexlegion.training.program import NO_BATCH, Batch, Program
+from flexlegion.training.program import NO_BATCH, PREDICT, Array, Batch, Program
 
 # Iterations issued before the metrics of the oldest are awaited: enough to hide Legion's analysis,
 # few enough that progress is fresh and an interruption is prompt.
@@ -29,6 +30,19 @@ MOST_BETWEEN_EXCHANGES = 256  # iterations
 # What the first rank says to all: after how many iterations the next exchange is, and above these
 # bits what its watcher wishes.
 _WISH_BIT = 16
+
+
+def predicted(program: Program, batch: Batch, outputs: Sequence[Tensor]) -> Iterator[list[Array]]:
+    """What a model says of a batch: of some rows after the other, each of the outputs.
+
+    One micro-batch at a time, so that no memory holds outputs of more than one.
+    """
+    size = program.plan.graph.inputs[0].shape[0]
+    for first in range(0, len(batch.rows), size):
+        rows = batch.rows[first : first + size]
+        program.stage(PREDICT, Batch(batch.data, rows))
+        program.step(PREDICT, len(rows), NO_BATCH)
+        yield [program.read(output, rounds=1)[: len(rows)] for output in outputs]
 
 
 class Watcher:

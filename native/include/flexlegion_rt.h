@@ -152,9 +152,10 @@ int fl_program_wait(fl_program *program, int64_t ticket);
 int64_t fl_program_metrics(fl_program *program, int n_tickets, const int64_t *tickets, int n_losses,
                            fl_metrics *out, int64_t say);
 
-/* Whole tensors, row-major. Reading a gradient sums its partial values. */
+/* Whole tensors, row-major. Reading a gradient sums its partial values. Of what each micro-batch
+ * has its own, the first `rounds` are read. */
 int fl_program_write(fl_program *program, int tensor, int field, int state, const void *host);
-int fl_program_read(fl_program *program, int tensor, int field, int state, void *host);
+int fl_program_read(fl_program *program, int tensor, int field, int state, int rounds, void *host);
 typedef struct {
   int32_t tensor, field, state, shard; /* shard: among the weight's, in fl_program_facts */
   void *to;                            /* null: it is another rank's */

@@ -147,7 +147,8 @@ GraphFacts facts_of(const Graph& graph, const std::vector<TensorId>& outputs, Op
   }
   facts.value_lasts.assign(graph.tensors.size(), false);
   facts.gradient_lasts.assign(graph.tensors.size(), false);
-  for (TensorId output : outputs) facts.value_lasts[output] = true;
+  facts.predicted.assign(graph.tensors.size(), false);
+  for (TensorId output : outputs) facts.predicted[output] = true;
   facts.differentiable = differentiable_tensors(graph);
   const IdVector<TensorId, bool> tables = tables_of(graph);
   const IdRange<OpId> ops = graph.operators.ids();

@@ -31,10 +31,11 @@ struct GraphFacts {
   // something that runs backward, or is itself run again, reads what it computes.
   IdVector<OpId, bool> again;
   IdVector<TensorId, bool> has_gradient;  // whether some backward launch contributes to one
-  // Whether a value or gradient is needed when all micro-batches are through: prediction returns
-  // the value, or the update of a table reads which rows were looked up, or the gradient of what
-  // was.
+  // Whether a value or gradient is needed when all micro-batches are through: the update of a table
+  // reads which rows were looked up, or the gradient of what was.
   IdVector<TensorId, bool> value_lasts, gradient_lasts;
+  // Whether prediction returns the value. It predicts one micro-batch after the other.
+  IdVector<TensorId, bool> predicted;
   IdVector<TensorId, OpId> owner;                 // of a weight, the first operator that trains it
   IdVector<OpId, TensorId> table;                 // the trained table in which it looks rows up
   std::map<TensorId, std::vector<OpId>> lookups;  // a trained table: who looks rows up in it
@@ -48,9 +49,12 @@ struct GraphFacts {
   bool is_table(TensorId tensor) const { return lookups.count(tensor) > 0; }
   bool gathers(TensorId weight) const { return sharding[weight] == Sharding::weights; }
   bool reduces(TensorId weight) const { return sharding[weight] != Sharding::states; }
+  // Whether something reads a place after the launches that use it, so that nobody else can have
+  // its memory then.
   bool lasts(const Place& place) const {
     if (place.field == Field::gradient) return gradient_lasts[place.tensor];
-    return place.field != Field::copy && place.index != kRecomputed && value_lasts[place.tensor];
+    return place.field != Field::copy && place.index != kRecomputed &&
+           (value_lasts[place.tensor] || predicted[place.tensor]);
   }
   // Of a tensor's value, the place in which the forward pass and the backward pass have it.
   Place for_forward(Place value) const {

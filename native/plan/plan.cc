@@ -52,7 +52,8 @@ class PlanBuilder {
     plan_.values.resize(graph_.tensors.size());
     plan_.nodes.resize(graph_.tensors.size());
     plan_.sharding = facts_.sharding;
-    plan_.buffers.assign(graph_.tensors.size(), 1);
+    plan_.value_buffers.assign(graph_.tensors.size(), 1);
+    plan_.gradient_buffers.assign(graph_.tensors.size(), 1);
     for (OpId op : graph_.operators.ids()) {
       if (facts_.runs[op] != 0) find_values(op);
       if (facts_.runs[op] != 0) find_buffers(op);
@@ -104,7 +105,10 @@ class PlanBuilder {
                                ? load_source(graph_, facts_, o.tensor).first_reader == op
                                : o.role == Role::output && tensor.kind != TensorKind::weight;
       if (!decides) continue;
-      plan_.buffers[o.tensor] = buffers_of(graph_, facts_, o.tensor, strategy_[op].buffers);
+      const int configured = strategy_[op].buffers;
+      plan_.value_buffers[o.tensor] = buffers_of(graph_, facts_, {o.tensor}, configured);
+      plan_.gradient_buffers[o.tensor] =
+          buffers_of(graph_, facts_, {o.tensor, Field::gradient}, configured);
     }
   }
 
@@ -268,8 +272,9 @@ Plan make_plan(const Graph& graph, const Strategy& strategy, const std::vector<T
   return plan;
 }
 
-int buffers_of(const Graph& graph, const GraphFacts& facts, TensorId tensor, int configured) {
-  const bool lasts = facts.value_lasts[tensor] || facts.gradient_lasts[tensor];
+int buffers_of(const Graph& graph, const GraphFacts& facts, const Place& place, int configured) {
+  const bool lasts = place.field == Field::gradient ? facts.gradient_lasts[place.tensor]
+                                                    : facts.value_lasts[place.tensor];
   const bool all = lasts || graph.keeps_tensors;
   return all ? graph.micro_batches : std::min(configured, graph.micro_batches);
 }
@@ -322,10 +327,10 @@ std::int64_t bytes_on_device(const Graph& graph, const Plan& plan, int device) {
   for (const auto& [home, its] : plan.local_registers) {
     const auto d = static_cast<std::size_t>(device);
     if (d + 1 >= its.first.size()) continue;
-    bytes += (its.first[d + 1] - its.first[d]) * bytes_of(home) * plan.buffers[home.tensor];
+    bytes += (its.first[d + 1] - its.first[d]) * bytes_of(home) * plan.buffers(home);
   }
   for (const auto& [place, touched] : places) {
-    const int buffers = place.tensor.none() ? 1 : plan.buffers[place.tensor];
+    const int buffers = plan.buffers(place);
     bytes += held_elements(touched.read, touched.written) * bytes_of(place) * buffers;
   }
   return bytes;

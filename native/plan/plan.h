@@ -97,8 +97,8 @@ struct Plan {
   std::map<Place, LocalRegister> local_registers;  // by their homes
   int micro_batches = 1;
   ServiceOrder service;
-  IdVector<TensorId, int>
-      buffers;  // of values and gradients but weights': that rounds take in turn
+  // Registers that rounds take in turn: of a tensor's value, and of its gradient; of weights one.
+  IdVector<TensorId, int> value_buffers, gradient_buffers;
   std::array<int, kFields> elements{};  // of each field of the iteration
   Optimizer optimizer;
 
@@ -110,6 +110,12 @@ struct Plan {
     home.buffer = buffer;
     return home;
   }
+  // How many registers rounds take in turn of a place: one, unless it is of an activation.
+  int buffers(const Place& place) const {
+    if (place.tensor.none()) return 1;
+    return place.field == Field::gradient ? gradient_buffers[place.tensor]
+                                          : value_buffers[place.tensor];
+  }
   // The register of that home for tensors of any shape; null: it is none.
   const LocalRegister* local_register(Place home) const {
     home.buffer = 0;
@@ -118,7 +124,7 @@ struct Plan {
   }
   // The place that a launch touches in a round, of what it is planned to touch.
   Place in_round(Place place, int round) const {
-    if (!place.tensor.none() && place.buffer == 0) place.buffer = round % buffers[place.tensor];
+    if (!place.tensor.none() && place.buffer == 0) place.buffer = round % buffers(place);
     return place;
   }
 };
@@ -142,9 +148,9 @@ Plan make_plan(const Graph& graph, const Strategy& strategy, const std::vector<T
 bool starts_as_zeros(const Plan& plan, const Requirement& r);
 Rect zeroed_by(const Plan& plan, const Requirement& r, const Rect& rect);
 
-// How many registers rounds take in turn of a tensor, of which the operator with that configuration
-// is the producer; of an input, the first reader.
-int buffers_of(const Graph& graph, const GraphFacts& facts, TensorId tensor, int configured);
+// How many registers rounds take in turn of a tensor's value, or gradient, of which the operator
+// with that configuration is the producer; of an input, the first reader.
+int buffers_of(const Graph& graph, const GraphFacts& facts, const Place& place, int configured);
 
 // The memory that `device` needs if it has one of its own, in bytes: the instances (rect.h,
 // share_instance) of all that its tasks touch, and the next batch, which is staged while the

@@ -289,7 +289,7 @@ void find_tenancies(const Graph& graph, const GraphFacts& facts, Plan& plan) {
     tenancy.local = local && of_any >= 0;
     tenancy.number = tenancy.local ? of_any : of_alike;
     if (tenancy.number < 0) continue;
-    const int buffers = plan.buffers[place.tensor];
+    const int buffers = plan.buffers(place);
     if (tenancy.local) {
       tenancy.key = TenantKey(buffers).value();
     } else {
@@ -377,7 +377,7 @@ void verify_tenancies(const Graph& graph, const Plan& plan) {
                         slots_of(plan, a) == slots_of(plan, b);
       const bool local = is_local(plan, a, mine) && is_local(plan, b, its);
       if (apart && (same || local) && type_of(graph, a) == type_of(graph, b) &&
-          plan.buffers[a.tensor] == plan.buffers[b.tensor]) {
+          plan.buffers(a) == plan.buffers(b)) {
         continue;
       }
       throw std::logic_error("'" + graph.tensors[a.tensor].name + "' and '" +

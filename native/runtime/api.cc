@@ -311,8 +311,8 @@ int fl_program_write(fl_program* program, int tensor, int field, int state, cons
   return status([&] { program->program.write(place_of(tensor, field, state), host); });
 }
 
-int fl_program_read(fl_program* program, int tensor, int field, int state, void* host) {
-  return status([&] { program->program.read(place_of(tensor, field, state), host); });
+int fl_program_read(fl_program* program, int tensor, int field, int state, int rounds, void* host) {
+  return status([&] { program->program.read(place_of(tensor, field, state), rounds, host); });
 }
 
 // Shards of weights into the caller's memory. All ranks name the same shards, and give places for

@@ -168,7 +168,7 @@ std::int64_t Program::step(unsigned runs, const RunState& state,
       }
     }
     fed = round;
-    if (round == plan_.micro_batches - 1) issue_stage(runs, next);
+    if (round == rounds_of(runs) - 1) issue_stage(runs, next);
   };
   for (const auto& [launch, round] : schedule.launches) {
     while (fed < round) feed(fed + 1);
@@ -272,8 +272,9 @@ void Program::save(const std::vector<HostShard>& shards) {
   raise_failure();
 }
 
-// The whole tensor, as floats, on every rank. Partial values are combined here.
-void Program::read(Place place, void* host) {
+// The whole tensor, as floats, on every rank. Partial values are combined here. Of what each
+// micro-batch has its own, the first so many, one after the other.
+void Program::read(Place place, int rounds, void* host) {
   if (place.tensor.none()) {
     read_of_iteration(place.field, host);
     return;
@@ -292,9 +293,7 @@ void Program::read(Place place, void* host) {
                                 " is not kept, as other tensors have its memory after it; a "
                                 "Granularity with keep_tensors keeps all of them");
   }
-  // Of what each micro-batch has its own, all of them, one after the other.
-  const int buffers = plan_.buffers[place.tensor];
-  if (buffers < plan_.micro_batches && what.kind != TensorKind::weight) {
+  if (rounds > plan_.buffers(place) && what.kind != TensorKind::weight) {
     throw std::invalid_argument("tensor '" + what.name + "': its " + name_of(place.field) +
                                 " is not kept, as one micro-batch has its memory after the other; "
                                 "a Granularity with keep_tensors keeps all of them");
@@ -303,7 +302,7 @@ void Program::read(Place place, void* host) {
   // What is stored narrow is read as floats.
   const DataType type = what.type == DataType::int32 ? DataType::int32 : DataType::float32;
   char* to = static_cast<char*>(host);
-  for (place.buffer = 0; place.buffer < buffers; ++place.buffer) {
+  for (place.buffer = 0; place.buffer < rounds; ++place.buffer) {
     read_buffer(place, dense_view(to, whole, whole.hi, type));
     to += whole.volume() * element_bytes(type);
   }

@@ -45,6 +45,9 @@ class Program : public Executor {
 
   // Brings a batch into the staging tensors.
   void stage(unsigned runs, const Batch& batch);
+  // How many micro-batches such a run has: a prediction is of the first one, whose output it leaves
+  // behind.
+  int rounds_of(unsigned runs) const { return runs == kPredicts ? 1 : plan_.micro_batches; }
   // Issues one iteration (Runs: train, evaluate or predict) over the staged batch, and stages
   // `next` (may be empty) while it computes. `label_shares` are of the graph's losses (RunState).
   // Returns a ticket for its metrics.
@@ -65,9 +68,9 @@ class Program : public Executor {
   int losses() const { return losses_; }
 
   // A whole tensor, or to read a field of the iteration, from or to the host, every rank alike.
-  // Reading combines partial values.
+  // Reading combines partial values; it reads what so many micro-batches have left.
   void write(const Place& place, const void* host);
-  void read(Place place, void* host);
+  void read(Place place, int rounds, void* host);
 
   // Where a weight is kept between iterations: a device for each of its shards, which leave nothing
   // out and do not overlap.

@@ -82,7 +82,7 @@ void Program::create_regions() {
                          DataType type, int states) {
       for (int index : {0, kRecomputed}) {
         if (index != 0 && recomputed.count({t, field, index}) == 0) continue;
-        for (int buffer = 0; buffer < plan_.buffers[t]; ++buffer) {
+        for (int buffer = 0; buffer < plan_.buffers({t, field}); ++buffer) {
           const Place home = plan_.home_of({t, field, index, buffer});
           const auto [found, fresh] = regions_of_places_.try_emplace(home, -1);
           if (!fresh) continue;
@@ -334,7 +334,7 @@ void Program::add_load(const Launch& planned, int round) {
   InputTensor input;
   input.tensor = into.tensor;
   input.round = round;
-  input.runs = planned.runs;
+  input.runs = round < rounds_of(kPredicts) ? planned.runs : planned.runs & ~kPredicts;
   LaunchRequirement staging;
   staging.region = regions_.add(tensor.shape, Content::batches, tensor.type);
   staging.field = kValueField;
@@ -478,7 +478,7 @@ void Program::add_zeroing() {
       if (sums) {
         for (Rect& rect : rects) rect = zeroed_by(plan_, r, rect);
       }
-      for (int buffer = 0; buffer < plan_.buffers[r.tensor]; ++buffer) {
+      for (int buffer = 0; buffer < plan_.buffers(r); ++buffer) {
         const auto [region, field] = region_of({r.tensor, r.field, r.index, buffer});
         add(region, field, planned.devices, rects);
       }
@@ -489,7 +489,7 @@ void Program::add_zeroing() {
     const GradientStack& stack = plan_.gradients[t];
     if (stack.slots == 0 || stack.fully_written || read[t]) continue;
     const Rect whole = Rect::of_shape(graph_.tensors[t].shape).in_slots(0, stack.slots);
-    for (int buffer = 0; buffer < plan_.buffers[t]; ++buffer) {
+    for (int buffer = 0; buffer < plan_.buffers({t, Field::gradient}); ++buffer) {
       const int region = region_of({t, Field::gradient, 0, buffer}).first;
       add(region, kValueField, {first_user(t)}, {whole});
     }

@@ -51,7 +51,7 @@ void Program::add_schedule(unsigned runs) {
     last = numbers[id];
     (end.empty() ? rounds : end).back().push_back(id);
   }
-  for (int round = 0; round < plan_.micro_batches; ++round) add_runs(rounds, round, schedule);
+  for (int round = 0; round < rounds_of(runs); ++round) add_runs(rounds, round, schedule);
   add_runs(end, 0, schedule);
   for (const InputTensor& input : inputs_) {
     if (!(input.runs & runs)) continue;

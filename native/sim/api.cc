@@ -273,9 +273,15 @@ int fl_problem_judge(fl_problem* problem, const fl_strategy* strategy, int detai
     const fl::Problem& its = problem->of(*strategy);
     const auto configs = fl::strategy_of(its, *strategy);
     fl::Simulator simulator(its, fl::checked_detail(detail));
+    simulator.most_tasks = FL_MOST_JUDGED;
     const fl::Verdict verdict = simulator.judge(configs, limit == 0 ? fl::kNever : limit);
-    *out = {verdict == fl::Verdict::simulated ? simulator.iteration_time() : 0,
-            simulator.graph().missing_memory(), simulator.graph().tasks()};
+    *out = {};
+    if (verdict == fl::Verdict::simulated) out->iteration_time = simulator.iteration_time();
+    if (verdict != fl::Verdict::too_fine) {
+      out->missing = simulator.graph().missing_memory();
+      out->tasks = simulator.graph().tasks();
+      out->all_tasks = simulator.graph().all_tasks();
+    }
     return static_cast<int>(verdict);
   });
 }

@@ -119,7 +119,9 @@ void FlowBuilder::emit_bundle(Flow& flow) {
       const std::int64_t bytes = bytes_of(cells_[c]);
       bundle.bytes += bytes;
       std::int64_t latency = 0;
-      for (const int link : routes_(writer_memory_[w], cells_[c].memory)) {
+      const KnownRoutes::Links route = routes_(writer_memory_[w], cells_[c].memory);
+      flow.all_hops += static_cast<std::int64_t>(route.size());
+      for (const int link : route) {
         if (link_bytes_[link] == 0) bundle_links_.push_back(link);
         link_bytes_[link] += bytes;
         latency += machine_.links[static_cast<std::size_t>(link)].latency;

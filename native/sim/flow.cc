@@ -170,6 +170,7 @@ void FlowBuilder::emit(int writer, const Cell& cell, Flow& flow) {
                                 " to memory " + std::to_string(transfer.to));
   }
   std::int64_t bandwidth = 0, time = 0;
+  flow.all_hops += static_cast<std::int64_t>(route.size());
   for (int link : route) {
     const CommunicationDevice& its = machine_.links[static_cast<std::size_t>(link)];
     // Most links of a route are alike, and a division saved for each hop shows in a search.

@@ -166,7 +166,8 @@ struct Flow {
   bool all_read = false;
 
   int transfer_count() const { return static_cast<int>(transfers.size()) - 1; }
-  FlowSketch sketch;  // of a flow with bundles
+  FlowSketch sketch;          // of a flow with bundles
+  std::int64_t all_hops = 0;  // how many hops its transfers have, if each is looked at
   // The first bundle among the transfers; behind them, if there is none.
   int first_bundle() const { return first_transfer.back(); }
   // body(who waits for something that this writer sends to another memory).

@@ -153,7 +153,7 @@ int Placements::buffers(const Place& place) const {
   const OpId op = tensor.kind == TensorKind::input ? load_sources_[place.tensor].first_reader
                                                    : launch_graph_.producers[place.tensor].op;
   if (op.none()) return 1;
-  return buffers_of(problem_.graph, problem_.facts, place.tensor, configs_[op].buffers);
+  return buffers_of(problem_.graph, problem_.facts, place, configs_[op].buffers);
 }
 
 }  // namespace flexlegion

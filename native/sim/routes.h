@@ -89,6 +89,7 @@ class KnownRoutes {
     const int* begin() const { return first; }
     const int* end() const { return last; }
     bool empty() const { return first == last; }
+    std::size_t size() const { return static_cast<std::size_t>(last - first); }
   };
   // Until the next one is asked for.
   Links operator()(int from, int to) {

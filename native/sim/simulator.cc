@@ -20,8 +20,8 @@ void Simulator::set(const PricedStrategy& strategy) {
 }
 
 Verdict Simulator::judge(const PricedStrategy& strategy, std::int64_t limit) {
-  graph_.set(strategy);
   proposed_ = changed_ = false;
+  if (!graph_.set(strategy, most_tasks)) return Verdict::too_fine;
   const std::vector<std::int64_t>* tails = nullptr;
   const Verdict verdict = bounded(limit, tails);
   if (verdict != Verdict::simulated) return verdict;

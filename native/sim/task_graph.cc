@@ -42,20 +42,27 @@ TaskRef TaskGraph::writer_of(int flow, int writer) const {
 }
 
 // Blocks first, since flows are built from them; then what flows add to blocks' times.
-void TaskGraph::set(const PricedStrategy& strategy) {
+bool TaskGraph::set(const PricedStrategy& strategy, std::int64_t most) {
   configs_ = strategy;
   std::fill(load_.begin(), load_.end(), 0);
   std::fill(memory_.begin(), memory_.end(), 0);
   for (std::size_t l = 0; l < blocks_.size(); ++l) {
     blocks_[l] = rules_.block(static_cast<int>(l));
   }
-  for (std::size_t f = 0; f < flows_.size(); ++f) flows_[f] = rules_.flow(static_cast<int>(f));
+  std::int64_t left = most / problem_.graph.micro_batches;
+  for (const Block& block : blocks_) left -= static_cast<std::int64_t>(block.device.size());
+  for (std::size_t f = 0; f < flows_.size(); ++f) {
+    flows_[f] = rules_.flow(static_cast<int>(f));
+    left -= static_cast<std::int64_t>(flows_[f]->hops.size());
+    if (left < 0) return false;
+  }
   for (std::size_t l = 0; l < blocks_.size(); ++l) add_fed_times(static_cast<int>(l));
   for (std::size_t l = 0; l < blocks_.size(); ++l) account_block(static_cast<int>(l), 1);
   for (auto& tenants : tenants_) tenants.clear();
   local_.clear();
   for (std::size_t f = 0; f < flows_.size(); ++f) account_flow(static_cast<int>(f), 1);
   for (std::size_t l = 0; l < blocks_.size(); ++l) paths_.note(static_cast<int>(l), blocks_[l]);
+  return true;
 }
 
 // Lists and marks what a change touches: marks answer "is it listed", and lists are short.
@@ -274,6 +281,13 @@ std::int64_t TaskGraph::tasks() const {
   std::int64_t tasks = 0;
   for (const Block& block : blocks_) tasks += static_cast<std::int64_t>(block.device.size());
   for (const FlowPtr& flow : flows_) tasks += static_cast<std::int64_t>(flow->hops.size());
+  return tasks * problem_.graph.micro_batches;
+}
+
+std::int64_t TaskGraph::all_tasks() const {
+  std::int64_t tasks = 0;
+  for (const Block& block : blocks_) tasks += static_cast<std::int64_t>(block.device.size());
+  for (const FlowPtr& flow : flows_) tasks += flow->all_hops;
   return tasks * problem_.graph.micro_batches;
 }
 

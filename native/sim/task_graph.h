@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -24,8 +25,10 @@ class TaskGraph {
   explicit TaskGraph(const Problem& problem, Detail detail = Detail::transfers);
   TaskGraph(const TaskGraph&) = delete;
 
-  // Takes a whole strategy, one configuration an operator, and builds everything from nothing.
-  void set(const PricedStrategy& strategy);
+  // Takes a whole strategy, one configuration an operator, and builds everything from nothing. As
+  // soon as there are more than `most` tasks, it gives up, says false, and holds nothing.
+  bool set(const PricedStrategy& strategy,
+           std::int64_t most = std::numeric_limits<std::int64_t>::max());
 
   // What a replacement put aside.
   struct Change {
@@ -82,7 +85,8 @@ class TaskGraph {
       }
     }
   }
-  std::int64_t tasks() const;  // of all rounds, at most
+  std::int64_t tasks() const;      // of all rounds, at most
+  std::int64_t all_tasks() const;  // those that there are if each transfer is looked at
   // How many rounds of an iteration have a launch, or a transfer: all, or what ends the iteration,
   // and what all rounds have added up, one.
   int rounds_of(int launch) const;

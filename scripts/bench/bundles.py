@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 from search_quality import PAIRS, Pair
 
-from flexlegion.analysis.search import starts_of
+from flexlegion.analysis.starts import starts_of
 from flexlegion.searches.chain import Chain, ChainOptions, prepare_candidates
 from flexlegion.searches.registry import ANNEALING, SEARCHES
 from flexlegion.searches.start import tie_groups

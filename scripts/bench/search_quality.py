@@ -29,8 +29,8 @@ from rich.console import Console
 from rich.table import Table
 
 import flexlegion as fl
-from flexlegion.analysis.search import starts_of
 from flexlegion.analysis.setting import Setting, network_of
+from flexlegion.analysis.starts import starts_of
 from flexlegion.base.errors import UserError
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.known_strategies import resolve
@@ -124,8 +124,8 @@ def searched(
     began = time.monotonic() - begin
     seen: list[tuple[float, int]] = []
 
-    def note(share: float, best_ns: int) -> None:
-        del share
+    def note(share: float, best_ns: int, phase: str = "") -> None:
+        del share, phase
         if best_ns >= 0 and (not seen or best_ns < seen[-1][1]):
             seen.append((time.monotonic() - begin, best_ns))
 

@@ -27,6 +27,7 @@ def test_the_same_training(ranks: int, tmp_path: Path) -> None:
     found = json.loads(Path(f"{out}.0").read_text())
     assert found["parts"] < 1e-5
     assert found["back"] < 1e-5
+    assert found["predicted"] < 1e-6
     for name, said in {
         "odd": "batch of 32 samples",
         "none": "the number of micro-batches is 1 to 4,096, but is 0",

@@ -203,10 +203,10 @@ def test_a_start_that_does_not_fit() -> None:
 
 def test_an_interrupt_ends_a_search_with_what_it_has() -> None:
     problem = problem_for(CASES[0])
-    reports: list[tuple[float, int]] = []
+    reports: list[tuple[float, int, str]] = []
 
-    def progress(share: float, best: int) -> None:
-        reports.append((share, best))
+    def progress(share: float, best: int, phase: str = "") -> None:
+        reports.append((share, best, phase))
         if len(reports) == 2:
             raise KeyboardInterrupt
 
@@ -216,15 +216,18 @@ def test_an_interrupt_ends_a_search_with_what_it_has() -> None:
     assert result.proposals < 10**6
     assert full(problem, result.strategy).iteration_time_ns == result.iteration_time_ns
     assert result.iteration_time_ns <= reports[-1][1]
+    assert [phase for _, _, phase in reports] == ["starts", "race"]
 
 
 def test_progress_rises_to_the_end() -> None:
-    reports: list[tuple[float, int]] = []
+    reports: list[tuple[float, int, str]] = []
     run(problem_for(CASES[1]), 300, progress=lambda *report: reports.append(report))
-    shares, times = zip(*reports, strict=True)
+    shares, times, phases = zip(*reports, strict=True)
     assert list(shares) == sorted(shares)
     assert 0 <= shares[0] <= shares[-1] <= 1
     assert list(times) == sorted(times, reverse=True)
+    assert phases[:2] == ("starts", "race")
+    assert phases[-1].startswith("from ")
 
 
 @pytest.mark.parametrize("budget", [(None, None), (0.0, None), (None, 0), (-1.0, 5), (1e9, 5)])
