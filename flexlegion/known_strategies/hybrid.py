@@ -23,8 +23,9 @@ from flexlegion.sim.simulator import judge
 from flexlegion.strategy.configuration import ParallelConfig
 from flexlegion.strategy.strategy import ResolvedStrategy, Strategy
 
-# How many of the fastest are simulated, and how much slower than the fastest they may be sketched.
-SIMULATED, NEARLY = 3, 1.1
+# How many of the fastest are simulated, if that takes seconds, and how much slower than the fastest
+# they may be sketched.
+SIMULATED, MOST_SIMULATED, NEARLY = 3, 5_000_000, 1.1
 
 
 @own_strategy("3d", needs_costs=True)
@@ -32,7 +33,7 @@ def three_d(problem: Problem) -> Strategy:
     """The fastest of all data x tensor x pipeline that fits into memory, as simulated.
 
     Where one does not fit, it is tried with recomputation or sharded weights, and with both. All
-    are sketched (`DETAILS`), and those that come first are simulated.
+    are sketched (`DETAILS`), and those that come first are simulated, if that takes seconds.
 
     Raises
     ------
@@ -53,11 +54,12 @@ def three_d(problem: Problem) -> Strategy:
     best = min(found, key=lambda its: its.key)
     if best.pipeline > 1:
         _try(problem, best.tensor, best.pipeline, 2, found)
-    first = sorted(found, key=lambda its: its.key)[:SIMULATED]
-    if len(found) == 1 or first[0].key[0]:
-        return first[0].strategy
-    times = [judge(problem, its.strategy).time_ns or MAX_TIME_NS for its in first if not its.key[0]]
-    return first[times.index(min(times))].strategy
+    first = [its for its in sorted(found, key=lambda its: its.key) if its.tasks <= MOST_SIMULATED]
+    best = min(found, key=lambda its: its.key)
+    if best.key[0] or best not in first:
+        return best.strategy
+    times = [(judge(problem, its.strategy).time_ns, its) for its in first[:SIMULATED]]
+    return min(times, key=lambda its: its[0] or MAX_TIME_NS)[1].strategy
 
 
 class _Found(NamedTuple):
@@ -66,6 +68,7 @@ class _Found(NamedTuple):
     strategy: ResolvedStrategy
     tensor: int
     pipeline: int
+    tasks: int  # if each transfer is looked at
 
 
 def _try(problem: Problem, tensor: int, pipeline: int, runs: int, found: list[_Found]) -> None:
@@ -84,7 +87,7 @@ def _try(problem: Problem, tensor: int, pipeline: int, runs: int, found: list[_F
         key = (False, its.judged.time_ns)
     else:
         return
-    found.append(_Found(key, its.strategy, tensor, pipeline))
+    found.append(_Found(key, its.strategy, tensor, pipeline, its.judged.all_tasks))
 
 
 def _factors(devices: Devices, rounds: int) -> Iterator[tuple[int, int]]:
@@ -125,17 +128,21 @@ def stages(
     names = [name for node in devices.preferred_by_node for name in node]
     size = len(names) // pipeline
     numbers = runs_of_layers(graph, pipeline, runs)
-    of_stage = []
-    for stage in range(pipeline):
-        its = names[stage * size : (stage + 1) * size]
-        # Devices that share a layer count as a node.
-        group = Devices(its, [number // tensor for number in range(size)])
-        of_stage.append(megatron(graph, group) if tensor > 1 else data_parallel(graph, group))
+    # Of the first stage; others are the same on other devices. Those that share a layer count as a
+    # node.
+    group = Devices(names[:size], [number // tensor for number in range(size)])
+    first = megatron(graph, group) if tensor > 1 else data_parallel(graph, group)
+    place = {name: number for number, name in enumerate(names)}
     deep = min(max(numbers, default=0) + 1, pipeline)
-    return {
-        op.name: replace(
-            of_stage[number % pipeline][op.name],
-            buffers=registers(deep, runs, number, graph.micro_batches),
+
+    def of_stage(config: ParallelConfig, number: int) -> ParallelConfig:
+        ahead = number % pipeline * size
+        devices = tuple(names[ahead + place[device]] for device in config.devices)
+        return replace(
+            config, devices=devices, buffers=registers(deep, runs, number, graph.micro_batches)
         )
+
+    return {
+        op.name: of_stage(first[op.name], number)
         for op, number in zip(graph.operators, numbers, strict=True)
     }

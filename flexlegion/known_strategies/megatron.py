@@ -1,9 +1,10 @@
 """Megatron-LM's strategy for transformers: tensor parallelism in a node, data parallelism between.
 
 Layers are split in pairs by columns and by rows (Shoeybi et al. 2019), the softmax's classes and
-the rows of embeddings, too. What lies between the pairs is split by the length of the sequences
-(Korthikanti et al. 2022), so that nothing is computed twice: a row-split layer's partial values are
-summed up where their positions are read, and the next columns gather all positions.
+the rows of embeddings, too; over several nodes, embeddings by their columns. What lies between the
+pairs is split by the length of the sequences (Korthikanti et al. 2022), so that nothing is computed
+twice: a row-split layer's partial values are summed up where their positions are read, and the next
+columns gather all positions.
 """
 
 from __future__ import annotations
@@ -56,12 +57,23 @@ def megatron(graph: Graph, devices: Devices) -> Strategy:
         if dim is None:
             dim = _between(op, parts)
         if op.looks_up and dim is not None:
-            configs[op.name] = split(op, dim, names)
+            configs[op.name] = split(op, _of_table(op, dim, parts, names), names)
         elif dim is not None:
             configs[op.name] = _in_nodes(op, dim, parts, names)
         else:
             configs[op.name] = by_samples(op, names, turn[op])
     return Strategy(with_sums(configs, graph), "strategy 'megatron'")
+
+
+def _of_table(op: Operator, rows: int, parts: int, names: list[str]) -> int:
+    """A table's rows in one node, and its columns over several, if there are enough of them.
+
+    A device that has some rows computes, for all samples, a value of which most are zeros. Over
+    several nodes, these would take many times the memory of the samples that a node is for.
+    """
+    columns = len(op.output.shape) - 1
+    can = op.dims[columns].kind is DimKind.PARAMETER and op.space[columns] >= len(names)
+    return columns if can and len(names) > parts else rows
 
 
 def _between(op: Operator, parts: int) -> int | None:

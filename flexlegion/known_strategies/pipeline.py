@@ -97,10 +97,9 @@ def cut_into_runs(work: Sequence[int], stages: int, runs: int) -> list[int]:
             f"no more than {len(work)}"
         )
     while numbers[-1] + 1 < wanted:  # the largest run that has several becomes two
-        spans = [
-            [i for i, number in enumerate(numbers) if number == run]
-            for run in range(numbers[-1] + 1)
-        ]
+        spans: list[list[int]] = [[] for _ in range(numbers[-1] + 1)]
+        for i, number in enumerate(numbers):
+            spans[number].append(i)
         largest = max(
             (span for span in spans if len(span) > 1), key=lambda its: sum(work[i] for i in its)
         )
