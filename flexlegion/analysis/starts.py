@@ -10,12 +10,14 @@ from flexlegion.report.timelines import time_excess
 from flexlegion.searches.memory import where_needed
 from flexlegion.searches.registry import SPECIAL
 from flexlegion.sim.problem import MAX_TIME_NS, Problem
-from flexlegion.sim.simulator import Judged, full, judge
+from flexlegion.sim.simulator import Judged, full, judge, most_judged
 from flexlegion.strategy.configuration import SPLIT
 from flexlegion.strategy.strategy import ResolvedStrategy
 
 # Each simulation of 4,096 GPUs may take gigabytes, and OptCNN's costs a way for each pair of them.
 MOST_MEMORIES = 1024
+# Fewer do not make more tasks than can be simulated.
+MANY_DEVICES = 128
 # Of a random strategy, everything moves between all devices; OptCNN's costs are of all pairs.
 MOST_DEVICES = {"random": 64, "optcnn": 512, "optcnn-coarse": 256}
 
@@ -85,9 +87,8 @@ def starts_of(
             notes.append(f"start '{name}' is the same strategy as '{twin}'")
     if not starts:
         raise UserError("there is no strategy to start from; give one, or leave 'start' out")
-    judged_first = next(iter(starts.values()))
     if specs is None and problem.space is None:
-        first = first or judge(problem, judged_first, 0, "bundles")
+        first = first or judge(problem, next(iter(starts.values())), 0, "bundles")
         fitting = where_needed(problem, starts, first)
         notes += [
             f"no start from '{name}': it does not fit into memory"
@@ -95,20 +96,45 @@ def starts_of(
             if not any(f"{other}+".startswith(f"{name}+") for other in fitting)
         ]
         starts = fitting
-    # On a machine on which all of them take too long, a search would tell that after its budget.
-    # One that does not is enough, so in general one is looked at.
+    # One that does not take too long is enough, so in general one is looked at.
+    fast = first is not None and first.time_ns is not None and first.time_ns < MAX_TIME_NS
+    if fast and len(problem.devices) <= MANY_DEVICES:
+        return starts, tuple(notes)
+    left, large = _simulated(starts, problem, fast)
+    return left, (*notes, *large)
+
+
+def _simulated(
+    starts: dict[str, ResolvedStrategy], problem: Problem, fast: bool
+) -> tuple[dict[str, ResolvedStrategy], list[str]]:
+    """The starts that can be simulated, and what is to be said of the others.
+
+    `fast`: one of them is known not to take longer than is simulated.
+    """
+    left, notes = {}, []
     slow: ResolvedStrategy | None = None
-    for number, strategy in enumerate(starts.values()):
-        known = first if number == 0 and strategy is judged_first else None
-        its = known or judge(problem, strategy, 0, "bundles")
-        if its.time_ns is not None and its.time_ns < MAX_TIME_NS:
-            return starts, tuple(notes)
-        if its.time_ns is not None:
+    for name, strategy in starts.items():
+        its = judge(problem, strategy, 0, "bundles")
+        if its.can_be_simulated:
+            left[name] = strategy
+        else:
+            notes.append(
+                f"no start from '{name}': an iteration has {its.all_tasks:,} tasks and transfers, "
+                f"and no more than {most_judged():,} are simulated"
+            )
+        fast = fast or (its.time_ns is not None and its.time_ns < MAX_TIME_NS)
+        if its.time_ns is not None and name in left:
             slow = strategy
-    excess = None if slow is None else time_excess(full(problem, slow))
+    if not left:
+        raise UserError(
+            f"no strategy to start from can be simulated: {notes[0]}; take fewer devices, larger "
+            "layers or fewer micro-batches"
+        )
+    # On a machine on which all of them take too long, a search would tell that after its budget.
+    excess = None if fast or slow is None else time_excess(full(problem, slow))
     if excess is not None:
         raise UserError(excess)
-    return starts, tuple(notes)
+    return left, notes
 
 
 def check_size(problem: Problem) -> None:

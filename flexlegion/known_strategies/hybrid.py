@@ -63,8 +63,9 @@ def three_d(problem: Problem) -> Strategy:
 
 
 class _Found(NamedTuple):
-    # What fits comes first, and the fastest of that; of what does not, the smallest.
-    key: tuple[bool, int]
+    # What fits comes first, then what can be simulated, and the fastest of that; of what does not
+    # fit, the smallest.
+    key: tuple[bool, bool, int]
     strategy: ResolvedStrategy
     tensor: int
     pipeline: int
@@ -78,13 +79,14 @@ def _try(problem: Problem, tensor: int, pipeline: int, runs: int, found: list[_F
         strategy = problem.checked(Strategy(configs, "strategy '3d'"))
     except UserError:
         return  # it has no pairs of layers to split, too few layers, or too small a batch
-    fastest = min((its.key for its in found), default=(True, 0))
+    fastest = min((its.key for its in found), default=(True, True, 0))
     # As sketches are not exact, what is a bit slower counts, too.
-    its = fitting(problem, strategy, 0 if fastest[0] else round(NEARLY * fastest[1]))
+    its = fitting(problem, strategy, 0 if fastest[0] else round(NEARLY * fastest[2]))
+    large = not its.judged.can_be_simulated
     if not its.judged.fits:
-        key = (True, its.judged.missing_bytes)
+        key = (True, large, its.judged.missing_bytes)
     elif its.judged.time_ns is not None:
-        key = (False, its.judged.time_ns)
+        key = (False, large, its.judged.time_ns)
     else:
         return
     found.append(_Found(key, its.strategy, tensor, pipeline, its.judged.all_tasks))

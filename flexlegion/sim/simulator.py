@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flexlegion.base.errors import UserError
-from flexlegion.bindings.native import Arrays, layout, names
+from flexlegion.bindings.native import Arrays, core, layout, names
 from flexlegion.plan.passes import FIELDS, GATHERING, RECOMPUTING, ROWS
 from flexlegion.sim.problem import Problem
 from flexlegion.strategy.configuration import ParallelConfig
@@ -336,7 +336,7 @@ class Judged(NamedTuple):
     all_tasks : int
         Those that it has if each transfer is looked at.
     too_large : bool
-        Whether there are too many tasks to look at (``FL_MOST_JUDGED``); all else is unknown then.
+        Whether there are too many tasks to look at (`most_judged`); all else is unknown then.
     """
 
     time_ns: int | None
@@ -349,6 +349,16 @@ class Judged(NamedTuple):
     def fits(self) -> bool:
         """Whether memories are known to hold it."""
         return self.missing_bytes == 0 and not self.too_large
+
+    @property
+    def can_be_simulated(self) -> bool:
+        """Whether few enough tasks are left if each transfer is looked at."""
+        return not self.too_large and self.all_tasks <= most_judged()
+
+
+def most_judged() -> int:
+    """How many tasks are simulated at most, unless it is asked for: more take many gigabytes."""
+    return int(core().lib.FL_MOST_JUDGED)
 
 
 def judge(

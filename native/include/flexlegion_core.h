@@ -326,7 +326,7 @@ typedef struct {
   int64_t all_tasks;      /* those that it has if each transfer is looked at */
 } fl_judged;
 /* A task graph of more tasks takes gigabytes: it is FL_TOO_FINE, and nothing else is told of it. */
-enum { FL_MOST_JUDGED = 150000000 };
+enum { FL_MOST_JUDGED = 200000000 };
 /* Judges a strategy as a proposal is: whether memories hold it and, if so, how long an iteration
  * takes, unless that is sure to be longer than `limit`; 0: none. Returns a verdict. */
 int fl_problem_judge(fl_problem *problem, const fl_strategy *strategy, int detail, int64_t limit,
