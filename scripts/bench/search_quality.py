@@ -2,7 +2,7 @@
 
     python scripts/bench/search_quality.py [--budgets 10s,60s] [--seeds 5] [--only nmt] [--out FILE]
 
-For each pair of a network and a machine, from 2 to 256 devices, searches from several seeds: what
+For each pair of a network and a machine, from 2 to 1,024 devices, searches from several seeds: what
 they find in each budget, how much slower that is than the best known, when a search was within 1 %
 of it, what it took by the clock, and the gap: how far the best known is above what any strategy
 takes at least. Times are simulated, so they are the same on any machine; how far a search gets in
@@ -63,7 +63,7 @@ class Pair:
     model: str
     machine: str
     batch: int | None = None
-    sizes: tuple[tuple[str, int], ...] = ()
+    sizes: tuple[tuple[str, Any], ...] = ()
     training: tuple[tuple[str, Any], ...] = ()
 
     @property
@@ -102,6 +102,15 @@ PAIRS = (
     Pair("nmt", "k80x64"),
     Pair("gpt", "h100x64", 256, (("layers", 24), ("hidden", 2048), ("heads", 16)), BF16),
     Pair("bert", "h100x256", 1024, (), BF16),
+    # These want minutes: an iteration has some 100 million tasks.
+    Pair("llama", "h100x512", 512, (("preset", "3-70b"),), (*BF16, ("micro_batches", 64))),
+    Pair(
+        "gpt",
+        "h100x1024",
+        2048,
+        (("layers", 48), ("hidden", 8192), ("heads", 64), ("steps", 2048)),
+        (*BF16, ("micro_batches", 16)),
+    ),
 )
 
 
