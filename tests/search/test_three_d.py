@@ -7,6 +7,7 @@ from math import prod
 
 import pytest
 
+from flexlegion.analysis import starts
 from flexlegion.base.errors import UserError
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.known_strategies import named
@@ -15,8 +16,9 @@ from flexlegion.networks.network import Network
 from flexlegion.objective.training import TrainingSpec
 from flexlegion.plan.plan import Plan
 from flexlegion.profiling.machines import load_machine
+from flexlegion.sim import simulator
 from flexlegion.sim.problem import Problem
-from flexlegion.sim.simulator import full
+from flexlegion.sim.simulator import full, judge
 from flexlegion.strategy.strategy import Strategy
 from flexlegion.zoo import build
 
@@ -98,3 +100,40 @@ def test_memory_decides() -> None:
 def test_one_piece() -> None:
     with pytest.raises(UserError, match="'3d' has micro-batches go from stage to stage"):
         named("3d", problem_of("p100x8", 1))
+
+
+def test_tables_by_columns_over_several_nodes() -> None:
+    """By rows, each device has a value of all samples; so that is for one node alone."""
+    sizes = {"steps": 64, "layers": 4, "hidden": 128, "heads": 8, "kv_heads": 8}
+    model = build("llama", 32, **sizes, ffn=256, vocabulary=512)
+    network = Network.of(model, TrainingSpec.of(micro_batches=4))
+    problem = network.problem(load_machine("p100x8"), AnalyticCosts())
+    table = next(op for op in problem.graph.operators if op.looks_up)
+    columns, rows = len(table.output.shape) - 1, len(table.output.shape)
+    configs = {
+        (tensor, pipeline): stages(problem.graph, problem.devices, tensor, pipeline)
+        for tensor, pipeline in ((8, 1), (2, 1), (2, 4))
+    }
+    assert configs[8, 1][table.name].degrees[rows] == 8
+    assert configs[2, 1][table.name].degrees[columns] == 8
+    assert configs[2, 4][table.name].degrees[rows] == 2
+
+
+def test_starts_that_cannot_be_simulated_are_left_out_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An iteration of too many tasks is not simulated, and never said not to fit into memory."""
+    monkeypatch.setattr(starts, "MANY_DEVICES", 0)
+    problem = problem_of("p100x4", 2)
+    tasks = {
+        name: judge(problem, named(name, problem), 0, "bundles").all_tasks
+        for name in ("data", "single")
+    }
+    assert tasks["single"] < tasks["data"]
+    for module in (starts, simulator):
+        monkeypatch.setattr(module, "most_judged", lambda: tasks["data"] - 1)
+    left, notes = starts.starts_of(["data", "single"], problem, 0, ())
+    assert list(left) == ["single"]
+    assert f"no start from 'data': an iteration has {tasks['data']:,} tasks" in notes[0]
+    with pytest.raises(UserError, match="no strategy to start from can be simulated"):
+        starts.starts_of(["data"], problem, 0, ())
