@@ -22,8 +22,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"
 
 from deltas import OWN, SMALL, Case, Counts, run  # type: ignore[import-not-found]
 
-from flexlegion.sim.simulator import DETAILS
-
 MACHINES = (
     *("p100x1", "p100x2", "p100x4", "p100x8", "p100x16", "p100x64"),
     *("k80x4", "k80x8", "k80x32", "v100x8", "shared"),
@@ -44,11 +42,10 @@ def jobs(proposals: int, seed: int) -> Iterator[tuple[Case, int, int]]:
                 return
             proposals -= count
             # Times with few ties or many, small shards or large ones; in one of three rounds
-            # operators that run again, in one of four sharded weights, in one of five bundles.
+            # operators that run again, in one of four sharded weights.
             largest, shard = (20_000, 5)[round_ % 2], (1, 256)[round_ // 2 % 2]
             again, shards = round_ % 3 == 1, round_ % 4 == 2
-            detail = DETAILS[round_ % 5 == 4]
-            case = Case(network, machine, largest, shard, None, 1, again, shards, detail)
+            case = Case(network, machine, largest, shard, None, 1, again, shards)
             yield case, count, seed + round_
 
 
