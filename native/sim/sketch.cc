@@ -188,7 +188,8 @@ bool Sketch::play_bundle(int round, int b, std::int64_t limit) {
     if (end > limit - remaining_[link]) return false;
     if (end > last) {
       last = end;
-      if (waits) state.cause = last_[link];
+      // A route may pass a link twice. Nobody is the cause of himself, or a path never ended.
+      if (waits && last_[link] != self) state.cause = last_[link];
     }
     free_[link] = end;
     last_[link] = self;

@@ -93,3 +93,18 @@ TEST_CASE("a sketch gives up beyond its limit, and not at it") {
   CHECK(coarse.iteration_time() == time);
   CHECK(coarse.judge(strategy, time - 1) != Verdict::simulated);
 }
+
+TEST_CASE("a route may pass a link twice, and the path to the end is finite") {
+  MachineModel machine = all_to_all(2);
+  machine.routes = Routes::of_table(2, {{}, {0, 0}, {1, 1}, {}});
+  const Exchange net;
+  Bench bench(net.graph, machine);
+  PricedStrategy strategy;
+  strategy.push_back(bench.config(0, {2, 1}, {0, 1}, 100));
+  strategy.push_back(bench.config(1, {1, 2}, {0, 1}, 1000));
+  strategy.push_back(bench.config(2, {1}, {0}));
+  Simulator coarse(bench.problem, Detail::bundles);
+  coarse.set(strategy);
+  CHECK(coarse.iteration_time() > 0);
+  CHECK(coarse.sketch().critical_path().size() < 20);
+}
