@@ -118,9 +118,10 @@ def _simulated(
         if its.can_be_simulated:
             left[name] = strategy
         else:
+            number = "too many" if its.too_large else f"{its.all_tasks:,}"
             notes.append(
-                f"no start from '{name}': an iteration has {its.all_tasks:,} tasks and transfers, "
-                f"and no more than {most_judged():,} are simulated"
+                f"no start from '{name}': an iteration has {number} tasks and transfers; no more "
+                f"than {most_judged():,} are simulated"
             )
         fast = fast or (its.time_ns is not None and its.time_ns < MAX_TIME_NS)
         if its.time_ns is not None and name in left:
