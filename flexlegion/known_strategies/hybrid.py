@@ -79,9 +79,10 @@ def _try(problem: Problem, tensor: int, pipeline: int, runs: int, found: list[_F
         strategy = problem.checked(Strategy(configs, "strategy '3d'"))
     except UserError:
         return  # it has no pairs of layers to split, too few layers, or too small a batch
-    fastest = min((its.key for its in found), default=(True, True, 0))
-    # As sketches are not exact, what is a bit slower counts, too.
-    its = fitting(problem, strategy, 0 if fastest[0] else round(NEARLY * fastest[2]))
+    # As sketches are not exact, what is a bit slower counts, too; and beside what cannot be
+    # simulated, whatever can be.
+    unfit, large, fastest_ns = min((its.key for its in found), default=(True, True, 0))
+    its = fitting(problem, strategy, 0 if unfit or large else round(NEARLY * fastest_ns))
     large = not its.judged.can_be_simulated
     if not its.judged.fits:
         key = (True, large, its.judged.missing_bytes)

@@ -307,8 +307,9 @@ class Model(Layers, Weights):
         parts: list[list[Array]] = []
         with state.binding.feeds() as feed_of, state.program.series():
             feed = feed_of(x, labelled=False)
+            size = self.batch_size // state.program.plan.graph.micro_batches
             for batch in feed.batches(np.arange(feed.samples), 0):
-                parts += predicted(state.program, batch, state.outputs)
+                parts += predicted(state.program, batch, state.outputs, size)
         arrays = [np.concatenate(batches) for batches in zip(*parts, strict=True)]
         return arrays if len(arrays) > 1 else arrays[0]
 

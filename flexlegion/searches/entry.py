@@ -28,7 +28,7 @@ class Entry:
         Simulated; None: it does not fit into memory.
     seconds
         What simulating it from nothing took, or would take.
-    bundled_seconds
+    sketch_seconds
         What sketching it from nothing took.
     scouted
         Which share of a search from it sketches (`DETAILS`): the more, the larger the share of
@@ -39,7 +39,7 @@ class Entry:
     strategy: ResolvedStrategy
     time_ns: int | None
     seconds: float
-    bundled_seconds: float
+    sketch_seconds: float
     scouted: float
 
     @property

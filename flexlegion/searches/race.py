@@ -206,7 +206,7 @@ class Race:
         """As many runners as have some time in the first round, but from all starts."""
         most = MOST_RUNNERS
         if seconds < math.inf:
-            graph = max(entry.bundled_seconds for entry in self.entries)
+            graph = max(entry.sketch_seconds for entry in self.entries)
             least = max(LEAST_SECONDS, LEAST_GRAPHS * graph)
             most = min(most, int(seconds * self.count / ROUNDS / least))
         if proposals is not None:

@@ -32,12 +32,13 @@ MOST_BETWEEN_EXCHANGES = 256  # iterations
 _WISH_BIT = 16
 
 
-def predicted(program: Program, batch: Batch, outputs: Sequence[Tensor]) -> Iterator[list[Array]]:
-    """What a model says of a batch: of some rows after the other, each of the outputs.
+def predicted(
+    program: Program, batch: Batch, outputs: Sequence[Tensor], size: int
+) -> Iterator[list[Array]]:
+    """Each of the outputs for a batch, micro-batch by micro-batch of so many rows.
 
-    One micro-batch at a time, so that no memory holds outputs of more than one.
+    So no memory holds outputs of more than one.
     """
-    size = program.plan.graph.inputs[0].shape[0]
     for first in range(0, len(batch.rows), size):
         rows = batch.rows[first : first + size]
         program.stage(PREDICT, Batch(batch.data, rows))

@@ -164,10 +164,10 @@ struct Flow {
   // reader's being ready.
   std::int64_t out_delay = 0;
   bool all_read = false;
-
-  int transfer_count() const { return static_cast<int>(transfers.size()) - 1; }
   FlowSketch sketch;          // of a flow with bundles
   std::int64_t all_hops = 0;  // how many hops its transfers have, if each is looked at
+
+  int transfer_count() const { return static_cast<int>(transfers.size()) - 1; }
   // The first bundle among the transfers; behind them, if there is none.
   int first_bundle() const { return first_transfer.back(); }
   // body(who waits for something that this writer sends to another memory).
@@ -248,6 +248,8 @@ class FlowBuilder {
   void add_reader(const TaskRef& reader, Flow& flow);
   // Sketches (sim/flow_sketch.cc).
   void find_sketch(const std::vector<int>& parts, Flow& flow);
+  void sketch_edges(int party, const std::vector<int>& parts, Flow& flow);
+  void sketch_transfer(int party, int number, const std::vector<int>& parts, Flow& flow);
   void find_bounds(const std::vector<int>& reading_parts, Flow& flow);
   std::int64_t party_load(int party, const Flow& flow);
 

@@ -22,23 +22,6 @@
 
 namespace flexlegion {
 
-namespace {
-
-// Whether a launch ends the iteration, and so is in the last round alone.
-bool is_closing(const TaskGraph& graph, int launch) {
-  return row_of(graph.launches()[launch].pass).closing;
-}
-
-// From which round on the tasks of `writer` are waited for by those of `reader` in the same memory.
-// A reader that ends the iteration waits for the last round alone: what that round contributes is
-// added last (find_waits). The exception is a reader of something that each round leaves apart.
-int first_told(const TaskGraph& graph, const FlowId& id, int writer, int reader) {
-  const bool once = is_closing(graph, reader) && (is_closing(graph, writer) || !id.of_each_round);
-  return once ? graph.problem().graph.micro_batches - 1 : 0;
-}
-
-}  // namespace
-
 // A task is in all rounds from its first one on. Its visit says how urgent it is (ServiceOrder); a
 // hop is as urgent as a task that waits for it.
 void Rounds::lay_out(Timeline& line) {
@@ -107,7 +90,7 @@ void Rounds::find_waits(const Timeline& line) {
       // apart, this only keeps them in order.
       for (int slot = 0; slot < id.writers; ++slot) {
         const int launch = id.parties[slot];
-        if (is_closing(graph_, launch)) continue;
+        if (graph_.rounds_of(launch) < rounds_) continue;
         for (int t = line.first_task[launch]; t < line.first_task[launch + 1]; ++t) {
           pairs_.push_back({t, {t, 1}});
         }
@@ -199,7 +182,7 @@ void Rounds::count_predecessors(const Timeline& line) {
         const int writer = flow.first_writer[slot] + k;
         for (int e = flow.first_edge[writer]; e < flow.first_edge[writer + 1]; ++e) {
           const int reader = id.parties[flow.edges[e].party];
-          told(first_told(graph_, id, launch, reader), flow.edges[e]);
+          told(graph_.first_told(f, launch, reader), flow.edges[e]);
         }
       }
     }
@@ -268,7 +251,7 @@ void Rounds::release(Timeline& line, int round, int task, std::int64_t end) {
 }
 
 // Tells all who wait for a task, as Simulation::finish_task; what is not waited for in this round
-// (first_told, first_round_) is not told.
+// (TaskGraph::first_told, first_round_) is not told.
 void Rounds::finish_task(Timeline& line, int round, int task) {
   const int launch = owner_[task], part = task - line.first_task[launch];
   const int self = index(round, task);
@@ -281,7 +264,7 @@ void Rounds::finish_task(Timeline& line, int round, int task) {
     const int writer = flow.first_writer[slot] + part;
     for (int e = flow.first_edge[writer]; e < flow.first_edge[writer + 1]; ++e) {
       const int reader = id.parties[flow.edges[e].party], its = flow.edges[e].part;
-      if (round < first_told(graph_, id, launch, reader)) continue;
+      if (round < graph_.first_told(f, launch, reader)) continue;
       std::int64_t ready = end;
       if (utility_.active()) {
         ready += utility_.wake(blocks[launch].device[part], blocks[reader].device[its]);

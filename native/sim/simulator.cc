@@ -28,8 +28,9 @@ Verdict Simulator::judge(const PricedStrategy& strategy, std::int64_t limit) {
   return play(line_, limit, tails) ? Verdict::simulated : Verdict::stopped;
 }
 
+// False: it is sure to take longer than the limit.
 bool Simulator::play(Timeline& line, std::int64_t limit, const std::vector<std::int64_t>* tails) {
-  if (!sketches_) return simulation_.full(line, limit, tails);
+  if (!sketches()) return simulation_.full(line, limit, tails);
   line.iteration_time = sketch_.play(limit, tails);
   return line.iteration_time != kNever;
 }
@@ -53,10 +54,10 @@ Verdict Simulator::propose(const PartialStrategy& configs, Algorithm algorithm,
   const std::vector<std::int64_t>* tails = nullptr;
   const Verdict verdict = bounded(sure, tails);
   if (verdict != Verdict::simulated) return verdict;
-  const bool whole = algorithm == Algorithm::full || sketches_
+  const bool whole = algorithm == Algorithm::full || sketches()
                          ? play(next_, sure, tails)
                          : simulation_.delta(line_, change_, next_, sure, tails);
-  tasks_played += sketches_ ? sketch_.played() : simulation_.played();
+  tasks_played += sketches() ? sketch_.played() : simulation_.played();
   if (!whole) return Verdict::stopped;
   proposed_ = true;
   return Verdict::simulated;

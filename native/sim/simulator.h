@@ -24,13 +24,11 @@ enum class Verdict {
   too_fine        // it has more tasks than `most_tasks`
 };
 
+// With bundles of transfers it sketches: then it knows times, and no timeline.
 class Simulator {
  public:
   explicit Simulator(const Problem& problem, Detail detail = Detail::transfers)
-      : graph_(problem, detail),
-        simulation_(graph_),
-        sketch_(graph_),
-        sketches_(detail == Detail::bundles) {}
+      : graph_(problem, detail), simulation_(graph_), sketch_(graph_) {}
 
   // Takes a whole strategy: the task graph is built, and simulated in full.
   void set(const PricedStrategy& strategy);
@@ -53,7 +51,7 @@ class Simulator {
   std::int64_t longest_path() { return graph_.paths().longest_path(); }
 
   bool proposed() const { return proposed_; }
-  bool sketches() const { return sketches_; }
+  bool sketches() const { return graph_.detail() == Detail::bundles; }
   Sketch& sketch() { return sketch_; }
 
   // What to leave out, so that the worth of it can be measured.
@@ -72,7 +70,6 @@ class Simulator {
   TaskGraph graph_;
   Simulation simulation_;
   Sketch sketch_;
-  const bool sketches_;
   Timeline line_, next_;
   TaskGraph::Change change_;
   bool proposed_ = false;  // next_ holds the proposal's timeline

@@ -148,7 +148,7 @@ void Sketch::deliver(int round, int l, int f, int slot) {
   for (int e = its.first_edges[slot]; e < its.first_edges[slot + 1]; ++e) {
     const FlowSketch::Edges& edges = its.edges[e];
     const int reader = parties[edges.reader];
-    if (rounds_ > 1 && round < first_told(f, l, reader)) continue;
+    if (round < graph_.first_told(f, l, reader)) continue;
     const int there = std::max(round, first_round_[reader]);
     std::int64_t* ready = ready_of(there, reader);
     std::int64_t latest = edges.alike ? last : 0;

@@ -81,8 +81,6 @@ class Sketch {
   void find_rounds();
   void find_back_pressure(int flow);
   void count_waits();
-  int first_told(int flow, int writer, int reader) const;
-  bool is_closing(int launch) const { return graph_.rounds_of(launch) < rounds_; }
 
   Launch& launch(int round, int l) { return launches_[round * in_round_.launches + l]; }
   Bundle& bundle(int round, int b) { return bundles_[round * in_round_.bundles + b]; }
@@ -115,8 +113,8 @@ class Sketch {
   std::vector<int> first_task_;    // a launch
   std::vector<int> first_bundle_;  // a flow
   std::vector<int> flow_of_;       // a bundle
-  std::vector<int> first_round_,
-      visit_;  // a launch or bundle: in which it is; as ServiceOrder says
+  std::vector<int> first_round_;   // a launch or bundle: it is in all rounds from there on
+  std::vector<int> visit_;         // likewise: as in ServiceOrder
   ServiceOrder order_;
   std::vector<std::pair<int, After>> pairs_;  // by who is waited for, where there are rounds
   std::vector<int> first_after_;              // a launch or bundle: in pairs_

@@ -54,12 +54,6 @@ void Sketch::lay_out() {
   last_event_ = kNobody;
 }
 
-// From which round on a launch's tasks are waited for by those of a reader in the same memory.
-int Sketch::first_told(int f, int writer, int reader) const {
-  const bool apart = graph_.flow_ids()[f].of_each_round && !is_closing(writer);
-  return is_closing(reader) && !apart ? rounds_ - 1 : 0;
-}
-
 // In which rounds launches and bundles are, how urgent they are there, and who waits across rounds.
 void Sketch::find_rounds() {
   const Problem& problem = graph_.problem();
@@ -78,9 +72,7 @@ void Sketch::find_rounds() {
     for (std::size_t b = 0; b < its.bundles.size(); ++b) {
       const FlowSketch::Bundle& bundle = its.bundles[b];
       const int number = in_round_.launches + first_bundle_[f] + static_cast<int>(b);
-      const int writer = id.parties[bundle.writer];
-      const bool each = id.in_rounds || (id.of_each_round && !is_closing(writer));
-      first_round_[number] = each ? 0 : rounds_ - 1;
+      first_round_[number] = rounds_ - graph_.rounds_of_transfers(f, id.parties[bundle.writer]);
       if (bundle.first_reader == bundle.end_reader) continue;
       visit_[number] = visit_[id.parties[its.readers[bundle.first_reader].party]];
     }
@@ -94,7 +86,7 @@ void Sketch::find_rounds() {
       // Each round's contribution adds to that of the round before.
       for (int slot = 0; slot < id.writers; ++slot) {
         const int l = id.parties[slot];
-        if (!is_closing(l)) pairs_.push_back({l, {l, 1}});
+        if (graph_.rounds_of(l) == rounds_) pairs_.push_back({l, {l, 1}});
       }
     }
   }
@@ -163,7 +155,7 @@ void Sketch::count_waits() {
     };
     for (const FlowSketch::Edges& edges : its.edges) {
       const int writer = parties[edges.writer];
-      const int first = rounds_ == 1 ? 0 : first_told(f, writer, parties[edges.reader]);
+      const int first = graph_.first_told(f, writer, parties[edges.reader]);
       waits(edges.reader, std::max(first, first_round_[writer]));
     }
     for (std::size_t b = 0; b < its.bundles.size(); ++b) {

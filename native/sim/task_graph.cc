@@ -49,8 +49,7 @@ bool TaskGraph::set(const PricedStrategy& strategy, std::int64_t most) {
   for (std::size_t l = 0; l < blocks_.size(); ++l) {
     blocks_[l] = rules_.block(static_cast<int>(l));
   }
-  std::int64_t left = most / problem_.graph.micro_batches;
-  for (const Block& block : blocks_) left -= static_cast<std::int64_t>(block.device.size());
+  std::int64_t left = most / problem_.graph.micro_batches - launch_tasks();
   for (std::size_t f = 0; f < flows_.size(); ++f) {
     flows_[f] = rules_.flow(static_cast<int>(f));
     left -= static_cast<std::int64_t>(flows_[f]->hops.size());
@@ -187,11 +186,23 @@ int TaskGraph::rounds_of(int launch) const {
   return row_of(launches()[launch].pass).closing ? 1 : problem_.graph.micro_batches;
 }
 
-// The rows that were looked up in a table travel each time.
 int TaskGraph::rounds_of(int f, const Transfer& transfer) const {
+  if (flow_ids()[f].in_rounds) return problem_.graph.micro_batches;
+  return rounds_of_transfers(f, writer_of(f, transfer.writer).party);
+}
+
+// The rows that were looked up in a table travel each time.
+int TaskGraph::rounds_of_transfers(int f, int writer) const {
   const FlowId& id = flow_ids()[f];
   if (id.in_rounds) return problem_.graph.micro_batches;
-  return id.of_each_round ? rounds_of(writer_of(f, transfer.writer).party) : 1;
+  return id.of_each_round ? rounds_of(writer) : 1;
+}
+
+int TaskGraph::first_told(int f, int writer, int reader) const {
+  const int rounds = problem_.graph.micro_batches;
+  if (rounds_of(reader) == rounds) return 0;
+  const bool apart = flow_ids()[f].of_each_round && rounds_of(writer) == rounds;
+  return apart ? 0 : rounds - 1;
 }
 
 void TaskGraph::account_block(int l, int sign) {
@@ -277,16 +288,20 @@ std::int64_t TaskGraph::bytes_moved() const {
   return bytes;
 }
 
-std::int64_t TaskGraph::tasks() const {
+std::int64_t TaskGraph::launch_tasks() const {
   std::int64_t tasks = 0;
   for (const Block& block : blocks_) tasks += static_cast<std::int64_t>(block.device.size());
+  return tasks;
+}
+
+std::int64_t TaskGraph::tasks() const {
+  std::int64_t tasks = launch_tasks();
   for (const FlowPtr& flow : flows_) tasks += static_cast<std::int64_t>(flow->hops.size());
   return tasks * problem_.graph.micro_batches;
 }
 
 std::int64_t TaskGraph::all_tasks() const {
-  std::int64_t tasks = 0;
-  for (const Block& block : blocks_) tasks += static_cast<std::int64_t>(block.device.size());
+  std::int64_t tasks = launch_tasks();
   for (const FlowPtr& flow : flows_) tasks += flow->all_hops;
   return tasks * problem_.graph.micro_batches;
 }

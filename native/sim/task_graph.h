@@ -91,8 +91,14 @@ class TaskGraph {
   // and what all rounds have added up, one.
   int rounds_of(int launch) const;
   int rounds_of(int flow, const Transfer& transfer) const;
+  int rounds_of_transfers(int flow, int writer) const;  // of those that a launch writes
+  // From which round on the tasks of launch `writer` are waited for by those of `reader` in the
+  // same memory. A reader that ends the iteration waits for the last round alone: what that round
+  // contributes is added last. The exception is a reader of something that each round leaves apart.
+  int first_told(int flow, int writer, int reader) const;
 
  private:
+  std::int64_t launch_tasks() const;  // of a round
   void collect(const PartialStrategy& configs);
   void mark_fed(int flow);
   bool within(std::int64_t limit);

@@ -123,7 +123,7 @@ def test_starts_that_cannot_be_simulated_are_left_out_by_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An iteration of too many tasks is not simulated, and never said not to fit into memory."""
-    monkeypatch.setattr(starts, "MANY_DEVICES", 0)
+    monkeypatch.setattr(starts, "SMALL", 0)
     problem = problem_of("p100x4", 2)
     tasks = {
         name: judge(problem, named(name, problem), 0, "bundles").all_tasks

@@ -21,20 +21,25 @@ struct Exchange : Net {
     relu(y, z);
     loss(z, labels, tensor("losses", {8}));
   }
+
+  // The first two on all of these, the loss on one.
+  static PricedStrategy on(Bench& bench, const Devices& devices) {
+    const int count = static_cast<int>(devices.size());
+    PricedStrategy strategy;
+    strategy.push_back(bench.config(0, {count, 1}, devices, 100));
+    strategy.push_back(bench.config(1, {1, count}, devices, 1000));
+    strategy.push_back(bench.config(2, {1}, {0}));
+    return strategy;
+  }
 };
 
 }  // namespace
 
 TEST_CASE("a bundle begins after its last writer, and is there when its last link is done") {
-  const MachineModel machine = all_to_all(4, 50);
   const Exchange net;
-  Bench bench(net.graph, machine);
-  const Devices all = {0, 1, 2, 3};
-  PricedStrategy strategy;
-  strategy.push_back(bench.config(0, {4, 1}, all, 100));
-  strategy.push_back(bench.config(1, {1, 4}, all, 1000));
-  strategy.push_back(bench.config(2, {1}, {0}));
-  // The third task of the first operator takes longer, and the third of the second one, too.
+  Bench bench(net.graph, all_to_all(4, 50));
+  const PricedStrategy strategy = net.on(bench, {0, 1, 2, 3});
+  // The third task of the first operator takes longer.
   bench.problem.costs.splits[OpId(0)].front().forward[2] = 700;
 
   Simulator exact(bench.problem), coarse(bench.problem, Detail::bundles);
@@ -66,10 +71,7 @@ TEST_CASE("few transfers are no bundle") {
   const MachineModel machine = all_to_all(2);
   const Exchange net;
   Bench bench(net.graph, machine);
-  PricedStrategy strategy;
-  strategy.push_back(bench.config(0, {2, 1}, {0, 1}, 100));
-  strategy.push_back(bench.config(1, {1, 2}, {0, 1}, 1000));
-  strategy.push_back(bench.config(2, {1}, {0}));
+  const PricedStrategy strategy = net.on(bench, {0, 1});
   Simulator exact(bench.problem), coarse(bench.problem, Detail::bundles);
   exact.set(strategy);
   coarse.set(strategy);
@@ -78,14 +80,9 @@ TEST_CASE("few transfers are no bundle") {
 }
 
 TEST_CASE("a sketch gives up beyond its limit, and not at it") {
-  const MachineModel machine = all_to_all(4, 50);
   const Exchange net;
-  Bench bench(net.graph, machine);
-  const Devices all = {0, 1, 2, 3};
-  PricedStrategy strategy;
-  strategy.push_back(bench.config(0, {4, 1}, all, 100));
-  strategy.push_back(bench.config(1, {1, 4}, all, 1000));
-  strategy.push_back(bench.config(2, {1}, {0}));
+  Bench bench(net.graph, all_to_all(4, 50));
+  const PricedStrategy strategy = net.on(bench, {0, 1, 2, 3});
   Simulator coarse(bench.problem, Detail::bundles);
   coarse.set(strategy);
   const std::int64_t time = coarse.iteration_time();
@@ -99,10 +96,7 @@ TEST_CASE("a route may pass a link twice, and the path to the end is finite") {
   machine.routes = Routes::of_table(2, {{}, {0, 0}, {1, 1}, {}});
   const Exchange net;
   Bench bench(net.graph, machine);
-  PricedStrategy strategy;
-  strategy.push_back(bench.config(0, {2, 1}, {0, 1}, 100));
-  strategy.push_back(bench.config(1, {1, 2}, {0, 1}, 1000));
-  strategy.push_back(bench.config(2, {1}, {0}));
+  const PricedStrategy strategy = net.on(bench, {0, 1});
   Simulator coarse(bench.problem, Detail::bundles);
   coarse.set(strategy);
   CHECK(coarse.iteration_time() > 0);
