@@ -2,8 +2,8 @@
 //
 // Flows that differ in their operators' names alone are equal: those of a network's repeated
 // layers, say. They are of one group, and a flow is looked up by its group and the configurations
-// of its operators before it is built. A group of one never meets its like, so its flows are not
-// kept.
+// of its operators before it is built. A search asks for many of them again, also of a group of
+// one: it often proposes a configuration of an operator that it has turned down before.
 #include "sim/flow_rules.h"
 
 #include <algorithm>
@@ -104,10 +104,9 @@ std::int32_t FlowRules::contention(int launch, int device, int part) const {
   return problem_.split(key.op, configs_[key.op].split).contention(key.pass, kind, part);
 }
 
-// Looks the flow up, or builds it. Flows are shared, so those of repeated layers are kept once.
+// Looks the flow up, or builds it.
 FlowPtr FlowRules::flow(int f) {
   const FlowId& id = launch_graph_.flows[f];
-  if (launch_graph_.group_sizes[id.group] == 1) return std::make_shared<const Flow>(build(id));
   const Key key = key_of(id);
   const auto found = built_.find(key);
   if (found != built_.end()) return found->second;

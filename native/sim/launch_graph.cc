@@ -456,8 +456,6 @@ void LaunchGraph::group_flows(const Problem& problem) {
       }
     }
     id.group = groups.try_emplace(key, static_cast<int>(groups.size())).first->second;
-    group_sizes.resize(groups.size(), 0);
-    ++group_sizes[id.group];
   }
 }
 

@@ -142,7 +142,6 @@ struct LaunchGraph {
   int registers = 0;
   // What depends on an operator's configuration.
   IdVector<OpId, std::vector<int>> launches_of_op, flows_of_op;
-  std::vector<int> group_sizes;  // how many flows each group has
 
   IdVector<TensorId, OperandRef> producers;
 
