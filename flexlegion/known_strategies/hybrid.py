@@ -32,8 +32,9 @@ SIMULATED, MOST_SIMULATED, NEARLY = 3, 5_000_000, 1.1
 def three_d(problem: Problem) -> Strategy:
     """The fastest of all data x tensor x pipeline that fits into memory, as simulated.
 
-    Where one does not fit, it is tried with recomputation or sharded weights, and with both. All
-    are sketched (`DETAILS`), and those that come first are simulated, if that takes seconds.
+    Where one does not fit, it is tried with recomputation or sharded weights, and with both. The
+    fastest is tried with two runs of layers a device, and with twice the registers. All are
+    sketched (`DETAILS`), and those that come first are simulated, if that takes seconds.
 
     Raises
     ------
@@ -48,12 +49,13 @@ def three_d(problem: Problem) -> Strategy:
         )
     found: list[_Found] = []
     for tensor, pipeline in _factors(problem.devices, graph.micro_batches):
-        _try(problem, tensor, pipeline, 1, found)
+        _try(problem, _Division(tensor, pipeline), found)
     if not found:
         raise DoesNotApply("strategy '3d' finds no way to divide this model and batch")
-    best = min(found, key=lambda its: its.key)
-    if best.pipeline > 1:
-        _try(problem, best.tensor, best.pipeline, 2, found)
+    for changed in ({"runs": 2}, {"spare": 2}):
+        best = min(found, key=lambda its: its.key)
+        if best.division.pipeline > 1:
+            _try(problem, best.division._replace(**changed), found)
     first = [its for its in sorted(found, key=lambda its: its.key) if its.tasks <= MOST_SIMULATED]
     best = min(found, key=lambda its: its.key)
     if best.key[0] or best not in first:
@@ -62,20 +64,27 @@ def three_d(problem: Problem) -> Strategy:
     return min(times, key=lambda its: its[0] or MAX_TIME_NS)[1].strategy
 
 
+class _Division(NamedTuple):
+    # As `stages` takes them.
+    tensor: int
+    pipeline: int
+    runs: int = 1
+    spare: int = 1
+
+
 class _Found(NamedTuple):
     # What fits comes first, then what can be simulated, and the fastest of that; of what does not
     # fit, the smallest.
     key: tuple[bool, bool, int]
     strategy: ResolvedStrategy
-    tensor: int
-    pipeline: int
+    division: _Division
     tasks: int  # if each transfer is looked at
 
 
-def _try(problem: Problem, tensor: int, pipeline: int, runs: int, found: list[_Found]) -> None:
+def _try(problem: Problem, division: _Division, found: list[_Found]) -> None:
     """Add that division to what was found, unless it cannot be, or is slower than what fits."""
     try:
-        configs = stages(problem.graph, problem.devices, tensor, pipeline, runs)
+        configs = stages(problem.graph, problem.devices, *division)
         strategy = problem.checked(Strategy(configs, "strategy '3d'"))
     except UserError:
         return  # it has no pairs of layers to split, too few layers, or too small a batch
@@ -90,7 +99,7 @@ def _try(problem: Problem, tensor: int, pipeline: int, runs: int, found: list[_F
         key = (False, large, its.judged.time_ns)
     else:
         return
-    found.append(_Found(key, its.strategy, tensor, pipeline, its.judged.all_tasks))
+    found.append(_Found(key, its.strategy, division, its.judged.all_tasks))
 
 
 def _factors(devices: Devices, rounds: int) -> Iterator[tuple[int, int]]:
@@ -106,7 +115,7 @@ def _factors(devices: Devices, rounds: int) -> Iterator[tuple[int, int]]:
 
 
 def stages(
-    graph: Graph, devices: Devices, tensor: int, pipeline: int, runs: int = 1
+    graph: Graph, devices: Devices, tensor: int, pipeline: int, runs: int = 1, spare: int = 1
 ) -> dict[str, ParallelConfig]:
     """A pipeline of so many stages, in each of which layers are shared by so many devices.
 
@@ -122,6 +131,9 @@ def stages(
         Stages, of equal work.
     runs
         Of layers, on each device: how often micro-batches go round the stages.
+    spare
+        So many times the registers that are enough where transfers take no time. With twice as
+        many, a stage has micro-batches to go on with while others are on their way.
 
     Raises
     ------
@@ -136,14 +148,16 @@ def stages(
     group = Devices(names[:size], [number // tensor for number in range(size)])
     first = megatron(graph, group) if tensor > 1 else data_parallel(graph, group)
     place = {name: number for number, name in enumerate(names)}
-    deep = min(max(numbers, default=0) + 1, pipeline)
+    last = max(numbers, default=0)
+    deep = min(last + 1, pipeline)
 
     def of_stage(config: ParallelConfig, number: int) -> ParallelConfig:
         ahead = number % pipeline * size
         devices = tuple(names[ahead + place[device]] for device in config.devices)
-        return replace(
-            config, devices=devices, buffers=registers(deep, runs, number, graph.micro_batches)
-        )
+        buffers = registers(deep, runs, number, graph.micro_batches)
+        if number < last:  # who goes backward at once waits for nobody
+            buffers = min(spare * buffers, graph.micro_batches)
+        return replace(config, devices=devices, buffers=buffers)
 
     return {
         op.name: of_stage(first[op.name], number)

@@ -143,7 +143,7 @@ def _balance(work: Sequence[int], numbers: list[int], stages: int) -> None:
 
 
 def registers(stages: int, runs: int, number: int, rounds: int) -> int:
-    """That a run's tensors need, for no device to wait for one.
+    """That a run's tensors need, for no device to wait for one where transfers take no time.
 
     Of one run of operators a stage, stage s of p needs p - s. Of v, from the forward task of run r
     to its backward task there are D = 2 (v p - 1 - r) + 1 tasks of the device, forward or backward,

@@ -29,6 +29,7 @@ struct Launch : LaunchKey {  // without an operator, where it is of none: load a
   // Forward and backward: how the operator's space is split, and which of its tasks is the first.
   std::vector<int> degrees;
   int first_task = 0;
+  int visit = 0;  // of a plan: how urgent it is (plan/service_order.h)
   std::vector<Requirement> requirements;
 
   int tasks() const { return static_cast<int>(devices.size()); }

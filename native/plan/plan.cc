@@ -66,6 +66,7 @@ class PlanBuilder {
       if (launch.tasks() == 0)
         continue;  // partial values that nobody combines before they are read, say
       for (Requirement& r : launch.requirements) place(r, launch);
+      launch.visit = plan_.service.visit(graph_, facts_, key);
       plan_.launches.push_back(std::move(launch));
     }
     number_slots();

@@ -1,8 +1,14 @@
 // Which task a device takes first, of those of several micro-batches that are ready.
 //
-// Of the oldest micro-batch, in general: a device that ran ahead with forward tasks would let those
-// wait that let others begin. With p - s registers at stage s of p, "one forward, one backward"
-// follows.
+// Of the oldest micro-batch, where all devices are of one stage: one that ran ahead would let those
+// wait that let others begin.
+//
+// Of p stages, "one forward, one backward" is wanted: when micro-batch r goes forward at stage s,
+// micro-batch r - (p - 1 - s) is about to go backward there. So a forward task counts as half a
+// micro-batch older than that one, and goes first. If the oldest went first, a backward task would
+// always interrupt a forward one, and the stages behind would wait for what that computes. In a
+// model of 16 stages where transfers take some percent of a round, devices were idle for 45 instead
+// of 32 % of an iteration.
 //
 // A device may have several runs of layers, though, and the network go round the devices in a
 // circle: of p stages, v times (Megatron's interleaved schedule; Narayanan et al. 2021, section
@@ -20,7 +26,7 @@
 #include <functional>
 #include <vector>
 
-#include "plan/graph.h"
+#include "plan/launches.h"
 
 namespace flexlegion {
 
@@ -32,22 +38,30 @@ class ServiceOrder {
   // Of a network whose operators run on these devices.
   ServiceOrder(const Graph& graph, const DevicesOf& devices);
 
-  int stages() const { return stages_; }  // of the circle; 1: there is none
-  int runs() const { return runs_; }      // of layers a device; 1: there is no circle
+  int stages() const { return stages_; }
+  int runs() const { return runs_; }  // of layers a device; 1: there is no circle
 
-  // Which of a micro-batch's visits to a device a launch is of.
+  // Which of a micro-batch's visits to a device a launch is of; without a circle, twice by how many
+  // micro-batches it counts as younger. A load is of the stage of who reads the input.
+  int visit(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) const {
+    return visit(decides(graph, facts, key), of_forward_pass(runs_of(graph, facts, key)));
+  }
   int visit(OpId op, bool forward) const {
-    if (runs_ == 1 || op.none()) return 0;
-    return forward ? run_[op] : 2 * runs_ - 1 - run_[op];
+    if (at_.size() == 0 || op.none()) return 0;
+    if (runs_ == 1) return forward ? 2 * at_[op] + 1 : 2 * stages_;
+    return forward ? at_[op] : 2 * runs_ - 1 - at_[op];
   }
   // Of two tasks that are ready, the one of the lower turn goes first.
   int turn(int visit, int round) const {
+    if (runs_ == 1) return 2 * round + visit;
     return (round / stages_ * runs_ + visit) * stages_ + round % stages_;
   }
 
  private:
   int stages_ = 1, runs_ = 1;
-  IdVector<OpId, int> run_;  // in which run of its devices it is
+  // At which stage an operator is; in a circle, in which run of its devices. Of a batch in one
+  // piece, nothing.
+  IdVector<OpId, int> at_;
 };
 
 }  // namespace flexlegion

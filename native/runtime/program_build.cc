@@ -218,7 +218,7 @@ int Program::add_round(LaunchId id, int round) {
   RuntimeLaunch launch;
   launch.task = MachineState::get().task_id(task_name(graph_, planned, optimizer_));
   launch.devices = planned.devices;
-  launch.visit = plan_.service.visit(planned.op, of_forward_pass(planned.runs));
+  launch.visit = planned.visit;
   for (const Requirement& r : planned.requirements) {
     launch.requirements.push_back(runtime_requirement(r, planned.devices, round));
   }

@@ -39,8 +39,7 @@ void Rounds::lay_out(Timeline& line) {
   });
   std::vector<int> visits(blocks.size());
   for (std::size_t l = 0; l < blocks.size(); ++l) {
-    const LaunchKey& key = graph_.launches()[l];
-    visits[l] = order_.visit(key.op, of_forward_pass(runs_of(problem.graph, problem.facts, key)));
+    visits[l] = order_.visit(problem.graph, problem.facts, graph_.launches()[l]);
   }
   for (int l = 0; l < static_cast<int>(blocks.size()); ++l) {
     const int first = rounds_ - graph_.rounds_of(l);

@@ -15,9 +15,9 @@
 //   travels when the last round has added to it.
 //
 // A device that is free takes, of the tasks that are ready, one whose turn is first
-// (plan/service_order.h), that of the oldest round in general; of these, as ever, the one that was
-// ready first. Links take what they carry in the order in which those have their turns who wait for
-// it.
+// (plan/service_order.h): "one forward, one backward" in a pipeline; of these, as ever, the one
+// that was ready first. Links take what they carry in the order in which those have their turns who
+// wait for it.
 #pragma once
 
 #include <cstdint>

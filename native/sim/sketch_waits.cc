@@ -61,9 +61,8 @@ void Sketch::find_rounds() {
     return graph_.strategy()[op].devices;
   });
   for (int l = 0; l < in_round_.launches; ++l) {
-    const LaunchKey& key = graph_.launches()[l];
     first_round_[l] = rounds_ - graph_.rounds_of(l);
-    visit_[l] = order_.visit(key.op, of_forward_pass(runs_of(problem.graph, problem.facts, key)));
+    visit_[l] = order_.visit(problem.graph, problem.facts, graph_.launches()[l]);
   }
   for (int f = 0; f < static_cast<int>(graph_.flows().size()); ++f) {
     const FlowId& id = graph_.flow_ids()[f];

@@ -9,6 +9,9 @@ takes at least. Times are simulated, so they are the same on any machine; how fa
 its budget is not. The best known strategies are in `best_known/`, in files that `flexlegion
 simulate --strategy` reads; a better one that is found replaces the file's.
 
+`--starts data,random` is the protocol of FlexFlow's paper, where searches start from nothing that
+somebody knew.
+
 A change that makes the median of these worse is not an improvement. For another checkout, run the
 same file by the Python of that one with `--keep`, so that files stay as they are.
 """
@@ -124,12 +127,12 @@ def best_known(pair: Pair, problem: Problem) -> int | None:
 
 
 def searched(
-    pair: Pair, seconds: float, seed: int, options: SearchOptions
+    pair: Pair, seconds: float, seed: int, options: SearchOptions, names: list[str] | None
 ) -> tuple[Problem, Any, dict[str, Any]]:
     """One search: the problem, the strategy found, and what is to be told."""
     begin = time.monotonic()
     problem = pair.problem()
-    starts, _ = starts_of(None, problem, seed, SEARCHES[ANNEALING].starts)
+    starts, _ = starts_of(names, problem, seed, SEARCHES[ANNEALING].starts)
     began = time.monotonic() - begin
     seen: list[tuple[float, int]] = []
 
@@ -162,7 +165,9 @@ def measured(pair: Pair, args: argparse.Namespace, say: Callable[[str], None]) -
     best = best_known(pair, pair.problem())
     for budget in args.budgets.split(","):
         for seed in range(args.seeds):
-            problem, strategy, its = searched(pair, seconds_of(budget), seed, args.options)
+            problem, strategy, its = searched(
+                pair, seconds_of(budget), seed, args.options, args.starts
+            )
             say(f"{pair.name}, {budget}, seed {seed}: {its['found_ns'] / 1e6:,.2f} ms")
             rows.append({"budget": budget, "seed": seed} | its)
             if best is None or its["found_ns"] < best:
@@ -213,6 +218,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--only", default="", help="pairs whose names have this; several: a,b")
     parser.add_argument("--keep", action="store_true", help="leave the best known as they are")
+    parser.add_argument("--starts", type=lambda names: names.split(","), help="these alone: a,b")
     parser.add_argument("--without", default="", help="switches of SearchOptions to turn off: a,b")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()

@@ -31,21 +31,49 @@ ServiceOrder of_chain(const std::vector<std::vector<int>>& devices, int micro_ba
 
 }  // namespace
 
-TEST_CASE("the oldest micro-batch goes first, unless the network goes round its devices") {
+TEST_CASE("the oldest micro-batch goes first where nothing is ahead of anything") {
   for (const auto& devices : std::vector<std::vector<std::vector<int>>>{
            {{0}},
-           {{0}, {0}, {1}, {1}, {2}},               // a pipeline
-           {{0, 1}, {0, 1}},                        // data parallelism
-           {{0}, {1}, {1}, {0}, {2}},               // not always the same
-           {{0, 1}, {1, 2}, {0, 1}},                // never on other devices altogether
-           {{0}, {1}, {2}, {0}, {1}, {2}, {1}}}) {  // not to the end
+           {{0, 1}, {0, 1}},             // data parallelism
+           {{0, 1}, {1, 2}, {0, 1}}}) {  // never on other devices altogether
     const ServiceOrder order = of_chain(devices);
     CHECK(order.runs() == 1);
+    CHECK(order.stages() == 1);
+    const int forward = order.visit(OpId(0), true), backward = order.visit(OpId(0), false);
     for (int round = 0; round < 8; ++round) {
-      CHECK(order.turn(order.visit(OpId(0), true), round) == round);
-      CHECK(order.turn(order.visit(OpId(0), false), round) == round);
+      CHECK(order.turn(forward, round) < order.turn(backward, round));
+      CHECK(order.turn(backward, round) < order.turn(forward, round + 1));
     }
   }
+}
+
+TEST_CASE("one forward, one backward: a stage's forward task goes before who goes backward then") {
+  const std::vector<std::vector<int>> devices = {{0}, {0}, {1}, {1}, {2}};
+  const ServiceOrder order = of_chain(devices);
+  REQUIRE(order.stages() == 3);
+  for (int i = 0; i < static_cast<int>(devices.size()); ++i) {
+    const OpId op(i);
+    const int ahead = 2 - devices[static_cast<std::size_t>(i)][0];
+    const int forward = order.visit(op, true), backward = order.visit(op, false);
+    for (int round = ahead; round < 8; ++round) {
+      CHECK(order.turn(forward, round) < order.turn(backward, round - ahead));
+      if (round > ahead)
+        CHECK(order.turn(forward, round) > order.turn(backward, round - ahead - 1));
+    }
+  }
+}
+
+TEST_CASE("operators that were moved elsewhere are at the stage of their devices") {
+  // One is back on the first stage's device, one ahead on the last stage's; one reads from nobody.
+  const ServiceOrder order = of_chain({{0}, {1}, {2}, {1}, {2}, {0}, {2}, {3}});
+  CHECK(order.runs() == 1);
+  CHECK(order.stages() == 4);
+  const std::vector<int> stages = {0, 1, 2, 1, 2, 0, 2, 3};
+  for (int i = 0; i < 8; ++i) {
+    CHECK(order.turn(order.visit(OpId(i), true), 5) ==
+          order.turn(order.visit(OpId(0), true), 5 + stages[static_cast<std::size_t>(i)]));
+  }
+  CHECK(of_chain({{0}, {1}, {2}, {0}, {1}, {2}, {1}}).runs() == 1);  // round, but not to the end
 }
 
 TEST_CASE("groups of micro-batches go round, one run of layers after the other") {
