@@ -25,12 +25,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--clip-norm", type=float, help="it scales gradients down to this norm, of all together"
     )
-    parser.add_argument("--loss", help=f"one of {', '.join(LOSSES)}; default: the network's own")
-    parser.add_argument(
-        "--precision",
-        help=f"how GPUs compute products: one of {', '.join(PRECISIONS)}; default: {DEFAULT}",
-    )
-    parser.add_argument("--storage", help=STORAGE_HELP)
+    add_computing_options(parser)
     parser.add_argument(
         "--micro-batches",
         "--accumulate",
@@ -38,6 +33,16 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
         help="in how many parts a batch goes through the network, one after the other: their "
         "gradients add up, and activations take as much less memory; default: 1",
     )
+
+
+def add_computing_options(parser: argparse.ArgumentParser) -> None:
+    """``--loss``, ``--precision``, ``--storage``: what matters without training, too."""
+    parser.add_argument("--loss", help=f"one of {', '.join(LOSSES)}; default: the network's own")
+    parser.add_argument(
+        "--precision",
+        help=f"how GPUs compute products: one of {', '.join(PRECISIONS)}; default: {DEFAULT}",
+    )
+    parser.add_argument("--storage", help=STORAGE_HELP)
 
 
 def add_hyperparameter_options(parser: argparse.ArgumentParser) -> None:

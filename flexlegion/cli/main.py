@@ -43,6 +43,8 @@ GROUPS = {
     },
     "Train on this machine, or on several": {
         "train": ("train", "train a network with a strategy"),
+        "evaluate": ("evaluate", "measure a trained network's loss and metrics on data"),
+        "predict": ("predict", "write what a trained network predicts for data"),
         "checkpoint": ("checkpoint", "show or verify what training has kept"),
         "tune": ("tune", "find the strategy that is really the fastest here, by training"),
         "accuracy": ("accuracy", "compare simulated iterations with real ones"),

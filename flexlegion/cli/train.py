@@ -30,6 +30,7 @@ from flexlegion.cli.training import (
     Samples,
     add_model_options,
     add_schedule_options,
+    add_strategy_option,
     check_model,
     metrics_for,
     prepared,
@@ -38,8 +39,6 @@ from flexlegion.cli.training import (
 from flexlegion.console.text import count, wrapped
 from flexlegion.data import Dataset, ImageFolder, TokenDataset
 from flexlegion.data.text import detokenise
-from flexlegion.known_strategies import read_strategy
-from flexlegion.known_strategies.registry import strategy_names
 from flexlegion.machine.running import RunningMachine
 from flexlegion.model.model import Model
 from flexlegion.process.ending import Interrupted
@@ -49,8 +48,6 @@ from flexlegion.training.fit import History
 from flexlegion.training.progress import format_metrics
 from flexlegion.zoo import ZOO
 from flexlegion.zoo.translate import bleu, greedy
-
-SYNTHETIC_BATCHES = 4
 
 
 def add(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -63,11 +60,7 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
         _run,
     )
     add_model_options(parser)
-    parser.add_argument(
-        "--strategy",
-        default="data",
-        help=f"a strategy file, or one of {strategy_names()} (default: data)",
-    )
+    add_strategy_option(parser)
     parser.add_argument("--epochs", type=int, default=15, help="default: 15")
     add_schedule_options(parser)
     add_checkpoint_options(parser)
@@ -156,13 +149,12 @@ def _run(args: argparse.Namespace) -> None:
 
 def train_here(args: argparse.Namespace) -> None:
     """Do what the options say, in this process."""
-    strategy = read_strategy(args.strategy)
-    ready = prepared(args, strategy)
+    ready = prepared(args)
     network, train, test = ready.network, ready.train, ready.test
     model = network.model
     model.compile(
         metrics=metrics_for(network.graph),
-        strategy=strategy,
+        strategy=ready.strategy,
         schedule=schedule_from(args, -(-train.number // model.batch_size)),
         **vars(network.training),  # each field is an option
     )

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flexlegion.base.errors import UserError
-from flexlegion.data.dataset import HELD_OUT, check_not_held_out, split_rows
+from flexlegion.data.dataset import Splits, split_rows
 from flexlegion.data.loaders import load_npz
 from flexlegion.graph.graph import Graph
 from flexlegion.objective.losses import labels_of
@@ -31,23 +31,29 @@ class NamedArrays:
         One for each output that has labels, by its name; None: none has.
     samples
         How many.
+    name
+        What messages call them.
     """
 
     x: Mapping[str, Array]
     y: Mapping[str, Array] | None
     samples: int
+    name: str
 
     def take(self, rows: npt.NDArray[np.int64]) -> NamedArrays:
         """Some of the samples."""
         x = {name: array[rows] for name, array in self.x.items()}
         y = None if self.y is None else {name: array[rows] for name, array in self.y.items()}
-        return NamedArrays(x, y, len(rows))
+        return NamedArrays(x, y, len(rows), self.name)
+
+    def split(self, held_out: float, seed: int) -> tuple[NamedArrays, NamedArrays]:
+        """Divide at random; see `Dataset.split`."""
+        rest, held = split_rows(self.name, self.samples, held_out, seed)
+        return self.take(rest), self.take(held)
 
 
-def load_named(
-    source: str, graph: Graph, held_out: float | None, seed: int
-) -> tuple[NamedArrays, NamedArrays]:
-    """Samples to train on and to test with.
+def load_named(source: str, graph: Graph, labelled: bool = True) -> Splits[NamedArrays]:
+    """Samples to train on and, if the file has some of its own, to test with.
 
     Parameters
     ----------
@@ -57,10 +63,8 @@ def load_named(
         test with, if there are any, are called the same with ``_test`` at the end.
     graph
         The model's, with its losses.
-    held_out
-        The share of the samples to test with, where the file has none of its own; None: the usual.
-    seed
-        Decides which these are.
+    labelled
+        Whether labels have to be there; otherwise they are left out.
 
     Raises
     ------
@@ -74,25 +78,23 @@ def load_named(
             "arrays by the names of its inputs and outputs, or x and y"
         )
     arrays = load_npz(path, dict)
-    train = _named(path, graph, arrays, "")
-    if any(name.endswith("_test") for name in arrays):
-        check_not_held_out(held_out)
-        return train, _named(path, graph, arrays, "_test")
-    share = HELD_OUT if held_out is None else held_out
-    rest, held = split_rows(source, train.samples, share, seed)
-    return train.take(rest), train.take(held)
+    train = _named(path, graph, arrays, "", labelled)
+    tested = any(name.endswith("_test") for name in arrays)
+    return Splits(train, _named(path, graph, arrays, "_test", labelled) if tested else None)
 
 
-def _named(path: Path, graph: Graph, arrays: Mapping[str, Array], ending: str) -> NamedArrays:
+def _named(
+    path: Path, graph: Graph, arrays: Mapping[str, Array], ending: str, labelled: bool
+) -> NamedArrays:
     labels = labels_of(graph)
     inputs = [t.name for t in graph.inputs if t not in labels.values()]
     x = _chosen(path, arrays, inputs, "x", ending)
-    y = _chosen(path, arrays, list(labels), "y", ending)
+    y = _chosen(path, arrays, list(labels), "y", ending) if labelled else {}
     counts = {name: len(array) if array.ndim else 0 for name, array in (x | y).items()}
     if len(set(counts.values())) > 1 or not all(counts.values()):
         told = ", ".join(f"{count} of {name}" for name, count in counts.items())
         raise UserError(f"{path}: all arrays need the same number of samples, but there are {told}")
-    return NamedArrays(x, y or None, next(iter(counts.values())))
+    return NamedArrays(x, y or None, next(iter(counts.values())), str(path))
 
 
 def _chosen(

@@ -24,6 +24,7 @@ from flexlegion.ops.losses import LossOperator
 from flexlegion.plan.native_optimizer import to_native
 from flexlegion.plan.passes import FIELDS
 from flexlegion.plan.plan import Box, Plan
+from flexlegion.training.agreement import check_same_text
 from flexlegion.training.loss_scale import LossScale
 
 _RUNS = native.enumeration("fl_run")
@@ -103,6 +104,8 @@ class Program:
         self.precision = precision
         self._rt = native.rt()
         self.ranks = int(native.running().ranks)
+        if self.ranks > 1:  # else they would wait for each other's launches for ever
+            check_same_text("the strategy's configurations", plan.strategy.text())
         self._data: dict[int, tuple[Tensor, Array]] = {}  # by number
         self._left: set[int] = set()  # of these, what nobody needs any more
         self._in_series = False

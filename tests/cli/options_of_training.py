@@ -55,6 +55,9 @@ NETWORK = {
 MOMENTUM = {"--optimizer": "sgd", "--lr": "0.02", "--momentum": "0.5", "--weight-decay": "0.01"}
 SYNTHETIC = {"--data": "synthetic", "--samples": "48", "--seed": "3"}
 
+TO_TRAIN = ("--micro-batches", "--clip-norm")
+COMPUTED = {name: value for name, value in NETWORK.items() if name not in TO_TRAIN}
+
 RUNS = {
     "train": Run(
         "train",
@@ -145,6 +148,30 @@ RUNS = {
             "--json": True,
         },
     ),
+    "evaluate": Run(
+        "evaluate",
+        COMPUTED
+        | SYNTHETIC
+        | {
+            "--weights": "FOLDER/kept",
+            "--strategy": "model",
+            "--part": "all",
+            "--cpus": "2",
+            "--json": True,
+        },
+    ),
+    "predict": Run(
+        "predict",
+        COMPUTED
+        | SYNTHETIC
+        | {
+            "--weights": "FOLDER/weights.npz",
+            "--strategy": "model",
+            "--out": "FOLDER/predicted.npy",
+            "--cpus": "2",
+            "--json": True,
+        },
+    ),
     "accuracy": Run(
         "accuracy",
         NETWORK
@@ -209,6 +236,25 @@ OF_DATA = (
     "precision",
 )
 
+
+def _trained(run: str) -> dict[str, Shown | Elsewhere | None]:
+    """What the commands share that use a trained model."""
+    used = _network(run)
+    for option in TO_TRAIN:
+        del used[option.removeprefix("--").replace("-", "_")]
+    return {
+        **used,
+        **dict.fromkeys(name for name in OF_DATA if name not in ("augment", "held_out")),
+        **_LAUNCH,
+        "samples": Shown(run, {"samples": 48}),
+        "seed": Shown(run, {"seed": 3}),
+        "strategy": Shown(run, {"strategy": "strategy 'model'"}),
+        "weights": Shown(run, shows=lambda its: its.told("weights").startswith(str(its.folder))),
+        "cpus": Shown(run, {"devices": ["cpu:0", "cpu:1"]}),
+        "json": Shown(run, {"model": "mlp"}),
+    }
+
+
 # Of each option what shows it; None: `DATA` does.
 TRAINING: dict[str, dict[str, Shown | Elsewhere | None]] = {
     "train": _network("train", "ran.")
@@ -254,6 +300,7 @@ TRAINING: dict[str, dict[str, Shown | Elsewhere | None]] = {
         "seed": Shown("tune", {"seed": 3}),
         "out": Shown("tune", shows=written("tuned.json")),
         "budget": Shown("tune", {"budget.seconds": 0.2}),
+        "start": Elsewhere("tests/tune/test_tune_command.py"),
         "finalists": Shown("tune", shows=lambda its: len(its.told("finalists")) <= 2),
         "rounds": Shown("tune", {"rules.rounds": 2}),
         "max_rounds": Shown("tune", {"rules.max_rounds": 3}),
@@ -264,6 +311,16 @@ TRAINING: dict[str, dict[str, Shown | Elsewhere | None]] = {
         "cpus": Shown("tune", {"machine": "cpu:0, cpu:1"}),
         "report": Shown("tune", shows=written("tuned.html")),
         "json": Shown("tune", {"model": "mlp"}),
+    },
+    "evaluate": _trained("evaluate")
+    | {
+        "held_out": Elsewhere("tests/cli/test_evaluate.py"),
+        "part": Shown("evaluate", {"samples": 48, "part": "all"}),
+    },
+    "predict": _trained("predict")
+    | {
+        "part": Elsewhere("tests/cli/test_evaluate.py"),
+        "out": Shown("predict", shows=written("predicted.npy")),
     },
     "accuracy": _network("accuracy")
     | _LAUNCH

@@ -11,7 +11,7 @@ import pytest
 from commands import Capture, error_of, json_of
 from launch import legate_environment, run_checked
 
-from flexlegion import SGD, Adam, AdamW, Strategy, UserError
+from flexlegion import SGD, Adam, AdamW, UserError
 from flexlegion.cli.command import parser_of
 from flexlegion.cli.how_trained import taken_from_file
 from flexlegion.cli.main import MODULES, main
@@ -35,7 +35,7 @@ def trained(file: Path, *words: str) -> tuple[TrainingSpec, str]:
     """How ``train`` would do it, and what it would say to have taken from the file."""
     its = ["train", "--model", "mlp", "--strategy", str(file), *words]
     args = parser_of(MODULES, "train").parse_args(its)
-    training = prepared(args, Strategy.load(file)).network.training
+    training = prepared(args).network.training
     return training, taken_from_file(args, training)
 
 
@@ -64,7 +64,7 @@ def test_an_option_wins(file: Path) -> None:
 def test_what_is_for_another_network_is_not_taken(file: Path) -> None:
     words = ["train", "--model", "lenet", "--strategy", str(file)]
     args = parser_of(MODULES, "train").parse_args(words)
-    training = prepared(args, Strategy.load(file)).network.training
+    training = prepared(args).network.training
     assert training == TrainingSpec("sparse_categorical_crossentropy")
     assert taken_from_file(args, training) == ""
 
