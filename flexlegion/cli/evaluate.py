@@ -59,7 +59,12 @@ def _run(args: argparse.Namespace) -> None:
         return
     rate = samples.number / seconds
     tokens = None if work.tokens is None else rate * work.tokens / work.samples
-    facts |= {"weights": args.weights, "part": args.part, "samples": samples.number}
+    facts |= {
+        "weights": args.weights,
+        "averages": args.averages,
+        "part": args.part,
+        "samples": samples.number,
+    }
     facts |= {"metrics": values, "seconds": seconds}
     facts |= {"samples_per_second": rate, "tokens_per_second": tokens}
     what = {TEST: "to test with", TRAIN: "to train on", ALL: "in all"}[args.part]

@@ -60,7 +60,12 @@ def _run(args: argparse.Namespace) -> None:
         return
     arrays = dict(zip(names, [predicted] if len(names) == 1 else predicted, strict=True))
     save_predictions(args.out, arrays)
-    facts |= {"weights": args.weights, "part": args.part, "samples": samples.number}
+    facts |= {
+        "weights": args.weights,
+        "averages": args.averages,
+        "part": args.part,
+        "samples": samples.number,
+    }
     facts |= {"outputs": {name: list(array.shape) for name, array in arrays.items()}}
     facts |= {"seconds": seconds, "samples_per_second": samples.number / seconds, "out": args.out}
     shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())

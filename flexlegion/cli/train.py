@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -166,14 +167,17 @@ def train_here(args: argparse.Namespace) -> None:
         )
         if taken := taken_from_file(args, network.training):
             say(f"as {model.strategy.source} says: {taken}")
+        if model.ema is not None:
+            say(f"what is validated, tested and saved are averages of weights, ema {model.ema:g}")
     if args.weights:
         model.load_weights(args.weights)
     unwritten = _fit(args, model, train, test)
-    values = model.evaluate(test.x, test.y)
-    if not args.allow_nan and not math.isfinite(values["loss"]):
-        raise DivergenceError(f"the loss on the test data is {values['loss']} after training")
-    if args.bleu:
-        values["bleu"] = _bleu(model, ready.test_set)
+    with _tested(model):
+        values = model.evaluate(test.x, test.y)
+        if not args.allow_nan and not math.isfinite(values["loss"]):
+            raise DivergenceError(f"the loss on the test data is {values['loss']} after training")
+        if args.bleu:
+            values["bleu"] = _bleu(model, ready.test_set)
     samples = {"samples": train.number, "test_samples": test.number}
     ran = network.about() | model.about() | samples
     metrics = _metrics(model, model.history, values) | {"ran": ran}
@@ -191,6 +195,11 @@ def train_here(args: argparse.Namespace) -> None:
             write_json(args.json, metrics, "metrics")
     if unwritten is not None:
         raise unwritten
+
+
+def _tested(model: Model) -> AbstractContextManager[None]:
+    """Meanwhile the weights are those that are tested and saved: averages, if there are some."""
+    return nullcontext() if model.ema is None else model.averaged()
 
 
 def _fit(
@@ -227,5 +236,6 @@ def _fit(
 
 def _write_weights(args: argparse.Namespace, model: Model) -> bool:
     if args.save_weights:
-        model.save_weights(args.save_weights)
+        with _tested(model):
+            model.save_weights(args.save_weights)
     return bool(args.save_weights)

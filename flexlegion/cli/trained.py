@@ -24,7 +24,7 @@ from flexlegion.cli.training import (
 from flexlegion.graph.fingerprint import Fingerprint, difference
 from flexlegion.model.model import Model
 from flexlegion.networks.network import Network
-from flexlegion.objective.optimizers import DEFAULT_OPTIMIZER, optimizer_of
+from flexlegion.objective.optimizers import DEFAULT_OPTIMIZER, EMA, optimizer_of
 from flexlegion.training.checkpoints.files import MANIFEST, Checkpoint, folders, newest_whole
 
 
@@ -37,6 +37,11 @@ def add_trained_options(parser: argparse.ArgumentParser, divided: bool = True) -
         help="a checkpoint, a folder of checkpoints (the newest is taken), or an .npz or "
         ".safetensors file; of an imported model also PyTorch's or Hugging Face's; default: those "
         "that an imported model has",
+    )
+    parser.add_argument(
+        "--averages",
+        action="store_true",
+        help="the moving averages of weights that a checkpoint has, if it was trained with --ema",
     )
     add_strategy_option(parser)
     add_computing_options(parser)
@@ -51,6 +56,8 @@ def check_trained(args: argparse.Namespace) -> None:
     check_model(args)
     if args.seed < 0:
         raise UserError(f"--seed has to be at least 0, but is {args.seed}")
+    if args.averages and args.weights is None:
+        raise UserError("--averages goes with --weights, which names a checkpoint")
     if args.weights is not None and not os.path.exists(args.weights):
         raise UserError(f"{printable(args.weights)}: there is no such file of weights")
 
@@ -92,10 +99,10 @@ def trained(args: argparse.Namespace, labelled: bool = True) -> tuple[Prepared, 
     if args.weights is None:
         return ready, "the weights that it was imported with"
     weights = _newest(Path(args.weights))
-    model.load_weights(weights)
+    model.load_weights(weights, averages=args.averages)
     if model.machine.rank == 0:
-        _tell_other_network(weights, model)
-    return ready, f"weights of {weights}"
+        _tell_differences(weights, model, args.averages)
+    return ready, f"{'averaged ' if args.averages else ''}weights of {weights}"
 
 
 def _newest(path: Path) -> Path:
@@ -107,11 +114,14 @@ def _newest(path: Path) -> Path:
     return path
 
 
-def _tell_other_network(path: Path, model: Model) -> None:
-    """Tell if a checkpoint's operators are not the model's: its weights may fit all the same."""
+def _tell_differences(path: Path, model: Model, averaged: bool) -> None:
+    """Tell if a checkpoint's operators are not the model's, or what else it has to evaluate."""
     if not (path / MANIFEST).exists():
         return
-    there = Fingerprint(Checkpoint(path).state["operators"])
+    checkpoint = Checkpoint(path)
+    if not averaged and any(key.endswith(f"/{EMA}") for key in checkpoint):
+        note(f"{path}: it has moving averages of the weights, too; --averages takes these")
+    there = Fingerprint(checkpoint.state["operators"])
     here = Fingerprint.of(model.plan.graph)
     if there.value != here.value:
         note(

@@ -459,6 +459,11 @@ class Model(Layers, Weights):
         return {"batch_size": self.batch_size} | self._ready().about()
 
     @property
+    def ema(self) -> float | None:
+        """That of the optimizer, if it keeps moving averages of weights; see `averaged`."""
+        return self._ready().training.optimizer.ema
+
+    @property
     def strategy(self) -> ResolvedStrategy:
         """The strategy in force."""
         return self._ready().strategy

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -257,10 +258,20 @@ class Training:
             callback.on_epoch_end(self, values)
         self._agree()
 
+    @property
+    def averages(self) -> bool:
+        """Whether weights have moving averages, which are what is validated."""
+        return self._compiled.training.optimizer.ema is not None
+
+    def validated(self) -> AbstractContextManager[None]:
+        """Meanwhile the model's weights are those that are validated: the averages, if it has."""
+        return self.model.averaged() if self.averages else nullcontext()
+
     def _validate(self, feed: Feed) -> dict[str, float]:
         wishes = _Wishes(self)
         series = feed.batches(np.arange(feed.samples), 0)
-        sums = run_series(self._compiled.program, EVALUATE, series, watcher=wishes)
+        with self.validated():
+            sums = run_series(self._compiled.program, EVALUATE, series, watcher=wishes)
         self._obey(wishes)
         what = f"on the validation data after epoch {self.epoch + 1}"
         failure = self._failure(sums.losses, what)

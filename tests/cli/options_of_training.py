@@ -51,11 +51,14 @@ NETWORK = {
     "--storage": STORAGE,
     "--micro-batches": "2",
     "--clip-norm": "0.7",
+    "--ema": "0.9",
 }
 MOMENTUM = {"--optimizer": "sgd", "--lr": "0.02", "--momentum": "0.5", "--weight-decay": "0.01"}
+MOMENTUM |= {"--group": "dims<=1:weight_decay=0"}
+GROUP = {"names": ["*"], "lr": None, "weight_decay": 0.0, "max_dims": 1}
 SYNTHETIC = {"--data": "synthetic", "--samples": "48", "--seed": "3"}
 
-TO_TRAIN = ("--micro-batches", "--clip-norm")
+TO_TRAIN = ("--micro-batches", "--clip-norm", "--ema")
 COMPUTED = {name: value for name, value in NETWORK.items() if name not in TO_TRAIN}
 
 RUNS = {
@@ -154,6 +157,7 @@ RUNS = {
         | SYNTHETIC
         | {
             "--weights": "FOLDER/kept",
+            "--averages": True,
             "--strategy": "model",
             "--part": "all",
             "--cpus": "2",
@@ -165,7 +169,8 @@ RUNS = {
         COMPUTED
         | SYNTHETIC
         | {
-            "--weights": "FOLDER/weights.npz",
+            "--weights": "FOLDER/kept",
+            "--averages": True,
             "--strategy": "model",
             "--out": "FOLDER/predicted.npy",
             "--cpus": "2",
@@ -207,8 +212,10 @@ def _network(run: str, within: str = "") -> dict[str, Shown | None]:
         "storage": STORAGE,
         "micro_batches": 2,
         "clip_norm": 0.7,
+        "ema": 0.9,
     }
-    keys = {"size": "sizes.hidden", "clip_norm": "hyperparameters.clip_norm"}
+    keys = {"size": "sizes.hidden"}
+    keys |= {name: f"hyperparameters.{name}" for name in ("clip_norm", "ema")}
     shown = {
         name: Shown(run, {within + keys.get(name, name): value}) for name, value in told.items()
     }
@@ -216,8 +223,9 @@ def _network(run: str, within: str = "") -> dict[str, Shown | None]:
 
 
 def _momentum(run: str, within: str = "") -> dict[str, Shown]:
-    told = {"lr": 0.02, "momentum": 0.5, "weight_decay": 0.01}
-    return {n: Shown(run, {f"{within}hyperparameters.{n}": v}) for n, v in told.items()}
+    told = {"lr": 0.02, "momentum": 0.5, "weight_decay": 0.01, "group": [GROUP]}
+    key = {"group": "groups"}
+    return {n: Shown(run, {f"{within}hyperparameters.{key.get(n, n)}": v}) for n, v in told.items()}
 
 
 def _same_weights(outcome: Outcome) -> bool:
@@ -250,6 +258,7 @@ def _trained(run: str) -> dict[str, Shown | Elsewhere | None]:
         "seed": Shown(run, {"seed": 3}),
         "strategy": Shown(run, {"strategy": "strategy 'model'"}),
         "weights": Shown(run, shows=lambda its: its.told("weights").startswith(str(its.folder))),
+        "averages": Shown(run, {"averages": True}),
         "cpus": Shown(run, {"devices": ["cpu:0", "cpu:1"]}),
         "json": Shown(run, {"model": "mlp"}),
     }

@@ -49,6 +49,7 @@ NUMBER = 90  # a fifth is 18: a batch of 16, and a rest of 2
 MISTAKES = (
     ("evaluate DATA", "has its initial weights alone, with which nothing was trained; give --wei"),
     ("evaluate DATA --weights w.npz --size width=9", "'hidden.kernel' has shape [8, 6]"),
+    ("evaluate DATA --weights w.npz --averages", "moving averages are in checkpoints; a file has"),
     ("evaluate BARE --weights w.npz", "the model needs an array 'labels' (or y)"),
     ("evaluate TESTED --weights w.npz --part all", "choose --part test or --part train"),
     ("predict TESTED --weights w.npz --out none.npy", "choose --part test or --part train"),
@@ -62,10 +63,10 @@ MISTAKES = (
     ),
 )
 GOOD = {
-    "as trained": "evaluate DATA --weights kept --strategy model --json",
+    "as trained": "evaluate DATA --weights kept --averages --strategy model --json",
     "all": "evaluate DATA --weights w.npz --part all --json",
     "half": "evaluate DATA --weights w.npz --held-out 0.5 --seed 4 --part train --json",
-    "predicted": "predict BARE --weights kept --strategy model --out p.npy --json",
+    "predicted": "predict BARE --weights kept --averages --strategy model --out p.npy --json",
     "tested": "predict TESTED --weights w.npz --part test --out tested.npy --json",
     "module": "predict MODULE --out p.parquet --json",
     "two": "predict TWO --weights two.npz --out two_out.npz --json",
@@ -116,8 +117,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def done(folder: Path) -> dict[str, Done]:
     """All commands on one rank, after a training that writes a checkpoint and weights."""
     train = ["train", *words_of("DATA", folder), "--epochs", 4, "--optimizer", "adam", "--lr", 0.02]
-    train += ["--checkpoint", folder / "kept", "--save-weights", folder / "w.npz"]
-    train += ["--json", folder / "trained.json"]
+    train += ["--ema", 0.7, "--group", "*.bias:lr=0.01", "--checkpoint", folder / "kept"]
+    train += ["--save-weights", folder / "w.npz", "--json", folder / "trained.json"]
     commands = GOOD | dict(MISTAKES_BY_COMMAND)
     ran = run_all([train, *(words_of(one, folder) for one in commands.values())], folder)
     assert ran[0].status == 0, ran[0].err
@@ -138,7 +139,7 @@ def expected(folder: Path) -> np.ndarray:
 
 
 def test_as_training_measured(folder: Path, done: dict[str, Done]) -> None:
-    """Split otherwise, the test part has the figures of training's end."""
+    """Split otherwise, the test part has the figures of training's end: those of averages."""
     trained = json.loads((folder / "trained.json").read_text())
     found = done["as trained"].facts
     assert (found["part"], found["samples"]) == ("test", 18)
@@ -210,6 +211,9 @@ def test_several_outputs(folder: Path, done: dict[str, Done]) -> None:
 def test_checkpoint_of_another_network(folder: Path, done: dict[str, Done]) -> None:
     """Its weights fit all the same, so that is told."""
     newest, its = folders(folder / "kept")[-1], done["other"]
+    assert (
+        f"note: {newest}: it has moving averages of the weights, too; --averages takes" in its.err
+    )
     assert f"note: {newest}: it was trained as another network: operator 'hidden" in its.err
     first, second = its.out.splitlines()
     assert first.endswith(f"weights of {newest}: 18 samples to test with")
@@ -226,8 +230,9 @@ def test_mistakes_before_legion(capsys: Capture, folder: Path) -> None:
     for command, sentence in (
         ("evaluate DATA --weights nothing.npz", "there is no such file of weights"),
         ("evaluate DATA --part all --held-out 0.5", "--held-out divides the data, and --part all"),
+        ("evaluate DATA --averages", "--averages goes with --weights"),
         ("evaluate DATA --seed -1", "--seed has to be at least 0"),
-        ("evaluate DATA --part some", "--part 'some' does not exist; choose one of test, train, all"),
+        ("evaluate DATA --part some", "--part 'some' does not exist; choose one of test, train"),
         ("predict DATA --out p.csv", "predictions are written as .npy, .npz, .parquet"),
     ):  # fmt: skip
         assert sentence in error_of(capsys, *words_of(command, folder))
