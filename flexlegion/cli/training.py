@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from flexlegion.data.images import ImageFolder
 from flexlegion.data.named import NamedArrays, load_named
 from flexlegion.data.synthetic import NAME as SYNTHETIC
 from flexlegion.data.synthetic import made_up
+from flexlegion.data.tables import is_table
 from flexlegion.data.tasks import SAMPLE, Request, load_for, network_sizes
 from flexlegion.graph.fingerprint import difference
 from flexlegion.graph.graph import Graph, Operator
@@ -137,7 +138,7 @@ def prepared(args: argparse.Namespace, labelled: bool = True) -> Prepared:
     found = found_for(target, strategy)
     where = strategy.source if isinstance(strategy, Strategy) else ""
     training = training_from(args, found, where)
-    if args.model in ZOO and source != SYNTHETIC:
+    if args.model in ZOO and source != SYNTHETIC and not is_table(source):
         network, splits = _prepared_for(source, ZOO[args.model], sizes, args, training)
         _check_found_for(strategy, network, source)
         return _divided(network, strategy, splits, args)
@@ -148,7 +149,8 @@ def prepared(args: argparse.Namespace, labelled: bool = True) -> Prepared:
     model = target.load(batch_size, sizes, args.seed, not args.no_verify)
     network = Network.of(model, training)
     if source != SYNTHETIC:
-        return _divided(network, strategy, load_named(source, network.graph, labelled), args)
+        splits_by_name = load_named(source, network.graph, labelled, _columns(args.columns))
+        return _divided(network, strategy, splits_by_name, args)
     number = SYNTHETIC_BATCHES * model.batch_size if args.samples is None else args.samples
     train, test = (
         Samples(*made_up(network.graph, samples, seed), samples)
@@ -188,6 +190,27 @@ def _check_found_for(strategy: str | Strategy, network: Network, source: str) ->
     )
 
 
+def _columns(texts: Sequence[str] | None) -> dict[str, str]:
+    """Columns by what they are for, of ``NAME=COLUMN`` with commas between.
+
+    Raises
+    ------
+    UserError
+        If one is no such text, or is there twice.
+    """
+    columns: dict[str, str] = {}
+    for entry in ",".join(texts).split(",") if texts else ():
+        name, _, column = (part.strip() for part in entry.partition("="))
+        if not name or not column:
+            raise UserError(
+                f"--columns takes NAME=COLUMN, as in image=pixels, but is '{printable(entry, 60)}'"
+            )
+        if name in columns:
+            raise UserError(f"--columns names '{printable(name)}' twice; name it once")
+        columns[name] = column
+    return columns
+
+
 def _written(value: Any) -> str:
     """A size as `--size` takes it."""
     return "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
@@ -195,12 +218,13 @@ def _written(value: Any) -> str:
 
 def _check_data_options(args: argparse.Namespace, source: str) -> None:
     """Raise `UserError` if an option says something of data that these are not."""
-    of_zoo = args.model in ZOO and source != SYNTHETIC
+    of_zoo = args.model in ZOO and source != SYNTHETIC and not is_table(source)
     corpus = of_zoo and ZOO[args.model].task == "translation" and source != SAMPLE
     for option, fits, what in (
         ("samples", source == SYNTHETIC, f"--data {SYNTHETIC}"),
         ("held_out", source != SYNTHETIC, "data of which a part can be held out"),
         ("labels", of_zoo, "data for a network of the zoo"),
+        ("columns", source != SYNTHETIC and not of_zoo, "data of arrays or columns by name"),
         ("source_language", corpus, "a parallel corpus"),
         ("target_language", corpus, "a parallel corpus"),
     ):
@@ -281,7 +305,15 @@ def add_data_options(parser: argparse.ArgumentParser, divided: bool = True) -> N
         "synthetic: random ones of the model's own sizes, the default for a model of your own; or "
         "a path: for such a model an .npz file with arrays by the names of inputs and outputs, or "
         "x and y; otherwise a folder of images or of MNIST's IDX files, .npz, .npy (with "
-        "--labels), .h5; texts, .tsv, .csv; a parallel corpus's name",
+        "--labels), .h5; texts, .tsv, .csv; a parallel corpus's name; for any model .parquet, a "
+        "folder of these, a data set of Hugging Face's on disk, a WebDataset's .tar",
+    )
+    parser.add_argument(
+        "--columns",
+        action="append",
+        metavar="NAME=COLUMN",
+        help="which column is for an input or an output, where it is not called so; several with "
+        "commas between",
     )
     parser.add_argument("--labels", help="for .npy data: the labels' file")
     parser.add_argument("--samples", type=int, help="how many synthetic samples to make up")

@@ -236,6 +236,7 @@ def _same_weights(outcome: Outcome) -> bool:
 # What `DATA` shows, of both commands that train on data.
 OF_DATA = (
     "data",
+    "columns",
     "labels",
     "augment",
     "source_language",
@@ -377,6 +378,32 @@ DATA: dict[str, list[Row]] = {
     "precision": [Row(_MLP | {"--precision": "tf32"}, {"precision": "tf32"})],
     "no_verify": [Row(_MLP | {"--no-verify": True}, shows=says("is not imported"), status=2)],
     "data": [Row(_MLP | {"--data": "FOLDER/arrays.npz"}, {"samples": 32})],
+    "columns": [
+        Row(
+            _MLP | {"--data": "FOLDER/table.parquet", "--columns": "features=pixels,labels=digit"},
+            {"samples": 32},
+        ),
+        Row(
+            _MLP | {"--data": "FOLDER/table.parquet", "--columns": "features=pixel,labels=digit"},
+            shows=says("but the model needs a column 'pixel'; --columns NAME=COLUMN says which"),
+            status=2,
+        ),
+        Row(
+            _MLP | {"--data": "FOLDER/table.parquet", "--columns": "feature=pixels"},
+            shows=says("--columns names 'feature', but the model has features, labels"),
+            status=2,
+        ),
+        Row(
+            _MLP | {"--data": "FOLDER/table.parquet", "--columns": "pixels"},
+            shows=says("--columns takes NAME=COLUMN, as in image=pixels, but is 'pixels'"),
+            status=2,
+        ),
+        Row(
+            _MLP | {"--data": "sample", "--columns": "features=pixels"},
+            shows=says("--columns goes with data of arrays or columns by name"),
+            status=2,
+        ),
+    ],
     "held_out": [
         Row(_MLP | {"--data": "FOLDER/arrays.npz", "--held-out": "0.5"}, {"samples": 20}),
         Row(
