@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from flexlegion.training.fit import History as History
     from flexlegion.training.logs import CSVLog as CSVLog
     from flexlegion.training.logs import TensorBoard as TensorBoard
+    from flexlegion.training.logs import WandB as WandB
     from flexlegion.tuner.tune import TuneResult as TuneResult
     from flexlegion.tuner.tune import tune as tune
 

@@ -77,6 +77,9 @@ class Callback:
             What was saved and where, for the sentence that tells the user.
         """
 
+    def on_divergence(self, training: Training) -> None:
+        """A loss is not finite; nothing runs, and `fit` is about to raise."""
+
     # For callbacks that save what is trained
 
     def due(self, position: Position) -> bool:  # noqa: ARG002

@@ -115,6 +115,12 @@ class Training:
         """That of the last iteration before the position."""
         return self._compiled.rate_after(self.position.step)
 
+    def about(self) -> dict[str, Any]:
+        """What is trained, how, and on what; for JSON."""
+        reference = self.model.reference
+        its = {"model": None if reference is None else reference.name}
+        return its | {"batch_size": self.model.batch_size} | self._compiled.about()
+
     def stop(self) -> None:
         """End training once the running iterations have ended; `fit` returns as usual.
 
@@ -210,6 +216,10 @@ class Training:
                 self._epoch(feed, validation, shuffle)
             for callback in self._callbacks:
                 callback.on_train_end(self)
+        except DivergenceError:
+            for callback in self._callbacks:
+                callback.on_divergence(self)
+            raise
         finally:
             # Another call begins with another epoch, and so with another order of the samples.
             part = self.position.batch > 0

@@ -69,6 +69,7 @@ CALLS: dict[Callable[..., Any], dict[str, Any]] = {
     fl.EarlyStopping: {},
     fl.BestWeights: {"path": "weights.npz"},
     fl.CSVLog: {"path": "log.csv"},
+    fl.WandB: {"project": "own"},
     fl.Checkpoints: {"directory": "checkpoints"},
     fl.Granularity: {},
     fl.Mesh: {"devices": ["gpu:0"]},

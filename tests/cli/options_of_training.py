@@ -293,6 +293,7 @@ TRAINING: dict[str, dict[str, Shown | Elsewhere | None]] = {
         "best_weights": Shown("train", shows=written("best.npz")),
         "log": Shown("train", shows=written("log.csv")),
         "tensorboard": Elsewhere("tests/cli/test_train.py"),
+        "wandb": Elsewhere("tests/cli/test_train.py"),
         "allow_nan": Shown("diverging", shows=says("nan")),
         "bleu": Elsewhere("tests/cli/test_errors.py"),
         "json": Shown("train", {"ranks": 1}),
