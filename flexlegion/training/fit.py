@@ -15,6 +15,7 @@ from flexlegion.base.errors import DivergenceError, UserError
 from flexlegion.console.text import count
 from flexlegion.objective.metrics import MetricSums, Totals
 from flexlegion.process.ending import Request, ended
+from flexlegion.sim.throughput import rates, tokens_of_sample
 from flexlegion.training.callbacks import Callback
 from flexlegion.training.feeds import Feed
 from flexlegion.training.loss_scale import LossScale
@@ -36,7 +37,8 @@ class History:
     ----------
     epochs
         For each epoch: loss and metrics over its training data, ``val_``-prefixed ones over the
-        validation data if there were any, ``seconds`` and ``samples_per_second`` of training.
+        validation data if there were any, ``seconds`` and ``samples_per_second`` of training, and
+        where samples are rows of tokens ``tokens_per_second``.
     """
 
     epochs: list[dict[str, float]] = field(default_factory=list)
@@ -97,6 +99,7 @@ class Training:
         self.names: list[str] = []
         self.resumed = self.prints = False
         self._samples = 0  # an epoch
+        self._tokens = tokens_of_sample(compiled.graph)
         self._total, self._seconds = Totals(), 0.0  # of the epoch so far
         self._stop_wanted = self._stopped = False
 
@@ -114,6 +117,15 @@ class Training:
     def learning_rate(self) -> float:
         """That of the last iteration before the position."""
         return self._compiled.rate_after(self.position.step)
+
+    @property
+    def averages(self) -> bool:
+        """Whether weights have moving averages, which are what is validated."""
+        return self._compiled.training.optimizer.ema is not None
+
+    def validated(self) -> AbstractContextManager[None]:
+        """Meanwhile the model's weights are those that are validated: the averages, if it has."""
+        return self.model.averaged() if self.averages else nullcontext()
 
     def about(self) -> dict[str, Any]:
         """What is trained, how, and on what; for JSON."""
@@ -206,7 +218,7 @@ class Training:
         goal = self._compiled.goal
         values = list(goal.means([MetricSums()] * len(goal.terms)))
         validated = [f"val_{name}" for name in values if validation is not None]
-        self.names = [*values, *validated, "seconds", "samples_per_second"]
+        self.names = [*values, *validated, "seconds", *self._rates(0.0)]
         self.prints = progress and self.first_rank
         try:
             for callback in self._callbacks:
@@ -259,8 +271,9 @@ class Training:
         if validation is not None:
             values |= {f"val_{name}": value for name, value in self._validate(validation).items()}
         left = (self.epochs - self.epoch - 1) * (perf_counter() - started)
-        bar.finish(values, speed, left if done == 0 else 0.0)
-        values |= {"seconds": self._seconds, "samples_per_second": speed}
+        of_tokens = self._rates(speed).get("tokens_per_second")
+        bar.finish(values, rates(speed, of_tokens), left if done == 0 else 0.0)
+        values |= {"seconds": self._seconds} | self._rates(speed)
         self.history.epochs.append(values)
         self.position = self.position.next_epoch()
         self._total, self._seconds = Totals(), 0.0
@@ -268,14 +281,10 @@ class Training:
             callback.on_epoch_end(self, values)
         self._agree()
 
-    @property
-    def averages(self) -> bool:
-        """Whether weights have moving averages, which are what is validated."""
-        return self._compiled.training.optimizer.ema is not None
-
-    def validated(self) -> AbstractContextManager[None]:
-        """Meanwhile the model's weights are those that are validated: the averages, if it has."""
-        return self.model.averaged() if self.averages else nullcontext()
+    def _rates(self, samples: float) -> dict[str, float]:
+        """What an epoch's values say of so many samples a second."""
+        its = {"samples_per_second": samples}
+        return its if self._tokens is None else its | {"tokens_per_second": self._tokens * samples}
 
     def _validate(self, feed: Feed) -> dict[str, float]:
         wishes = _Wishes(self)

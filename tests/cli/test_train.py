@@ -155,7 +155,11 @@ def test_rates_of_text(tmp_path: Path) -> None:
     done = run_legate(TRAIN, *arguments, cpus=2, timeout=120)
     metrics = json.loads(out.read_text())
     assert metrics["tokens_per_second"] == pytest.approx(16 * metrics["samples_per_second"])
-    assert " tokens/s" in done.stdout
+    # Of each epoch, and of all.
+    for line in done.stdout.splitlines()[1:]:
+        assert " tokens/s" in line
+    epoch = metrics["epochs"][0]
+    assert epoch["tokens_per_second"] == pytest.approx(16 * epoch["samples_per_second"])
     given = {name: int(value) for name, value in (size.split("=") for size in sizes)}
     model = fl.load_model("transformer", 8, given)
     simulated = fl.simulate(model, "p100x2", micro_batches=2).facts()
