@@ -13,7 +13,7 @@ import numpy as np
 
 from flexlegion.base.errors import DivergenceError, UserError
 from flexlegion.console.text import count
-from flexlegion.objective.metrics import MetricSums, Totals
+from flexlegion.objective.metrics import MetricSums, Totals, check_counted
 from flexlegion.process.ending import Request, ended
 from flexlegion.sim.throughput import rates, tokens_of_sample
 from flexlegion.training.callbacks import Callback
@@ -99,7 +99,7 @@ class Training:
         self.names: list[str] = []
         self.resumed = self.prints = False
         self._samples = 0  # an epoch
-        self._tokens = tokens_of_sample(compiled.graph)
+        self._tokens: int | None = None  # a sample
         self._total, self._seconds = Totals(), 0.0  # of the epoch so far
         self._stop_wanted = self._stopped = False
 
@@ -215,6 +215,7 @@ class Training:
                 f"are {feed.samples}; go on with the same data"
             )
         self._samples = feed.samples
+        self._tokens = tokens_of_sample(self._compiled.graph)
         goal = self._compiled.goal
         values = list(goal.means([MetricSums()] * len(goal.terms)))
         validated = [f"val_{name}" for name in values if validation is not None]
@@ -266,6 +267,7 @@ class Training:
         self._obey(steps)
         if self._stopped:
             return
+        check_counted(compiled.goal, self._total.losses, "the training data")
         values = compiled.goal.means(self._total.losses)
         speed = self._total.samples / max(self._seconds, 1e-9)
         if validation is not None:
@@ -296,6 +298,7 @@ class Training:
         failure = self._failure(sums.losses, what)
         if failure is not None:
             raise failure
+        check_counted(self._compiled.goal, sums.losses, "the validation data")
         return self._compiled.goal.means(sums.losses)
 
     def _agree(self) -> None:

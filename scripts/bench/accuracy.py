@@ -285,6 +285,7 @@ def trained(networks: Iterable[dict[str, Any]]) -> str:
     for key, what, usual in (
         ("optimizer", "optimizer", "sgd"),
         ("clip_norm", "clipped to norm", None),
+        ("ema", "averages with ema", None),
         ("precision", "precision", DEFAULT),
         ("storage", "stored as", DEFAULT_STORAGE),
         ("micro_batches", "micro-batches", 1),

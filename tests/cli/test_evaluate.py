@@ -50,6 +50,11 @@ MISTAKES = (
     ("evaluate DATA", "has its initial weights alone, with which nothing was trained; give --wei"),
     ("evaluate DATA --weights w.npz --size width=9", "'hidden.kernel' has shape [8, 6]"),
     ("evaluate DATA --weights w.npz --averages", "moving averages are in checkpoints; a file has"),
+    (
+        "evaluate UNKNOWN --weights w.npz",
+        "no label of the samples counts (all are -1), so that there is no loss",
+    ),
+    ("train UNKNOWN --epochs 1", "no label of the training data counts (all are -1)"),
     ("evaluate BARE --weights w.npz", "the model needs an array 'labels' (or y)"),
     ("evaluate TESTED --weights w.npz --part all", "choose --part test or --part train"),
     ("predict TESTED --weights w.npz --out none.npy", "choose --part test or --part train"),
@@ -80,6 +85,7 @@ def words_of(command: str, folder: Path) -> list[str]:
     data = {
         "DATA": ("net.py:model", "data.npz"),
         "BARE": ("net.py:model", "bare.npz"),
+        "UNKNOWN": ("net.py:model", "unknown.npz"),
         "TESTED": ("net.py:model", "tested.npz"),
         "TWO": ("net.py:two", "bare.npz"),
         "MODULE": ("net.py:module", "bare.npz"),
@@ -107,6 +113,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(folder / "data.npz", x=x, y=y)
     np.savez(folder / "tested.npz", x=x, y=y, x_test=x[:21], y_test=y[:21])
     np.savez(folder / "bare.npz", x=x)
+    np.savez(folder / "unknown.npz", x=x, y=np.full(NUMBER, -1))
     shapes = {"pair.kernel": (2, 6), "pair.bias": (2,), "four.kernel": (4, 6), "four.bias": (4,)}
     arrays = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
     np.savez(folder / "two.npz", **arrays)

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from groups import EMA, WAYS, Arrays, reference
-from launch import run_legate, run_ranks
+from launch import BFLOAT16, run_legate, run_ranks
 
 pytestmark = pytest.mark.legion
 
 WORKER = Path(__file__).with_name("groups_worker.py")
-SNAPSHOTS = ("snapshots fp32", "snapshots fp16")
+SNAPSHOTS = ("snapshots fp32", "snapshots fp16", *["snapshots bf16"] * BFLOAT16)
 ON_RANKS = ("both", "table")
 
 
