@@ -190,6 +190,7 @@ ROWS: dict[str, dict[str, Row]] = {
     },
     "export": NETWORK
     | {
+        "ema": Row({"--ema": "0.9"}, shows=says("and so no averages of weights"), status=2),
         "storage": Row(
             {"--storage": "bf16"}, shows=says("in single precision, not in bf16"), status=2
         ),
