@@ -4,7 +4,7 @@
 
 Of each way of `groups.py` the first rank writes weights, averages and losses to FOLDER/WAY.npz; of
 "snapshots STORAGE" the weights after each iteration; of "resumed", what was trained in one piece
-and in two.
+and in two; of "restored", what early stopping has brought back.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from groups import BATCH, EPOCHS, WAYS, Arrays, Way, data, network, schedule
 
-from flexlegion import Adam, Checkpoints, Model
+from flexlegion import SGD, Adam, BestWeights, Callback, Checkpoints, EarlyStopping, Model
+from flexlegion.training.callbacks import Values
+from flexlegion.training.fit import Training
 from flexlegion.training.program import TRAIN, Batch
 from flexlegion.training.trainer import run_series
 
@@ -39,7 +42,7 @@ def under(prefix: str, arrays: Arrays) -> Arrays:
     return {f"{prefix}/{name}": array for name, array in arrays.items()}
 
 
-def kept(model: Model) -> Arrays:
+def kept(model: Any) -> Arrays:
     arrays = under("weights", model.get_weights())
     return arrays if model.ema is None else arrays | under("averages", model.get_weights(True))
 
@@ -93,12 +96,39 @@ def resumed(folder: Path) -> Arrays:
     return arrays
 
 
+class Noting(Callback):
+    """Keeps weights and averages of each epoch."""
+
+    def __init__(self) -> None:
+        self.kept: list[Arrays] = []
+
+    def on_epoch_end(self, training: Training, values: Values) -> None:  # noqa: ARG002
+        self.kept.append(kept(training.model))
+
+
+def restored(folder: Path) -> Arrays:
+    """What is restored, saved, and was the best epoch's, of a training that gets worse."""
+    model = network()
+    model.compile(SGD(lr=3.0, momentum=0.9, ema=0.5), LOSS, strategy="model")
+    noted, path = Noting(), folder / "best.npz"
+    stop = EarlyStopping("val_loss", patience=2, restore_best=True)
+    x, y = data(False)
+    callbacks = [noted, stop, BestWeights(path, "val_loss")]
+    model.fit(x, y, 30, validation_data=(x, y), progress=False, callbacks=callbacks)
+    arrays = under("now", kept(model)) | under("best", noted.kept[stop.best_epoch - 1])
+    arrays |= under("last", noted.kept[-1]) | under("saved", dict(np.load(path)))
+    model.close()
+    return arrays
+
+
 def main() -> None:
     folder, *ways = sys.argv[1:]
     for name in ways:
         kind, _, storage = name.partition(" ")
         if name == "resumed":
             arrays = resumed(Path(folder))
+        elif name == "restored":
+            arrays = restored(Path(folder))
         elif kind == "snapshots":
             arrays = snapshots(storage)
         else:

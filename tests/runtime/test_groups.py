@@ -26,7 +26,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
     def folder(ranks: int) -> Path:
         where = tmp_path_factory.mktemp("groups")
         if ranks == 1:
-            run_legate(WORKER, where, *WAYS, *SNAPSHOTS, "resumed", cpus=3)
+            run_legate(WORKER, where, *WAYS, *SNAPSHOTS, "resumed", "restored", cpus=3)
         else:
             run_ranks(WORKER, where, *ON_RANKS, ranks=ranks)
         return where
@@ -90,3 +90,14 @@ def test_resumed_in_another_way(saved: Callable[[int], Path]) -> None:
     alike(two, one)
     for key, array in one.items():
         assert not np.array_equal(array, first[key])
+
+
+def test_early_stopping_restores_both(saved: Callable[[int], Path]) -> None:
+    """Weights and averages, as they were; the file has the averages, which were the best."""
+    arrays = dict(np.load(saved(1) / "restored.npz"))
+    now, best, last = (under(which, arrays) for which in ("now", "best", "last"))
+    for key, array in best.items():
+        assert np.array_equal(now[key], array), key
+        assert not np.array_equal(last[key], array), key
+    for key, array in under("averages", best).items():
+        assert np.array_equal(arrays[f"saved/{key}"], array)
