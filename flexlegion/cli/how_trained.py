@@ -33,6 +33,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
         help="keep a moving average of each weight, as in --ema 0.999; it is what is validated, "
         "tested and saved",
     )
+    add_loss_option(parser)
     add_computing_options(parser)
     parser.add_argument(
         "--micro-batches",
@@ -43,9 +44,13 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_computing_options(parser: argparse.ArgumentParser) -> None:
-    """``--loss``, ``--precision``, ``--storage``: what matters without training, too."""
+def add_loss_option(parser: argparse.ArgumentParser) -> None:
+    """``--loss``."""
     parser.add_argument("--loss", help=f"one of {', '.join(LOSSES)}; default: the network's own")
+
+
+def add_computing_options(parser: argparse.ArgumentParser) -> None:
+    """``--precision``, ``--storage``: what matters without training, too."""
     parser.add_argument(
         "--precision",
         help=f"how GPUs compute products: one of {', '.join(PRECISIONS)}; default: {DEFAULT}",

@@ -25,7 +25,7 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
         "predict --model lenet --weights runs/lenet --data digits --out p.npy",
         _run,
     )
-    add_trained_options(parser, divided=False)
+    add_trained_options(parser, labelled=False)
     parser.add_argument(
         "--part",
         choices=("test", "train"),
@@ -60,6 +60,7 @@ def _run(args: argparse.Namespace) -> None:
         return
     arrays = dict(zip(names, [predicted] if len(names) == 1 else predicted, strict=True))
     save_predictions(args.out, arrays)
+    del facts["loss"]  # which decides nothing here
     facts |= {
         "weights": args.weights,
         "averages": args.averages,

@@ -10,7 +10,7 @@ from typing import Any
 
 from flexlegion.base.errors import UserError
 from flexlegion.base.quoting import note, printable
-from flexlegion.cli.how_trained import add_computing_options
+from flexlegion.cli.how_trained import add_computing_options, add_loss_option
 from flexlegion.cli.launch import add_launch_options
 from flexlegion.cli.network import add_json_option
 from flexlegion.cli.training import (
@@ -28,9 +28,9 @@ from flexlegion.objective.optimizers import DEFAULT_OPTIMIZER, EMA, optimizer_of
 from flexlegion.training.checkpoints.files import MANIFEST, Checkpoint, folders, newest_whole
 
 
-def add_trained_options(parser: argparse.ArgumentParser, divided: bool = True) -> None:
-    """``--model``, ``--weights``, ``--data`` and more; `divided`: ``--held-out``, too."""
-    add_data_options(parser, divided)
+def add_trained_options(parser: argparse.ArgumentParser, labelled: bool = True) -> None:
+    """``--model``, ``--weights``, ``--data`` and more; `labelled`: also what labels are for."""
+    add_data_options(parser, labelled)
     parser.add_argument(
         "--weights",
         metavar="FILE",
@@ -44,9 +44,11 @@ def add_trained_options(parser: argparse.ArgumentParser, divided: bool = True) -
         help="the moving averages of weights that a checkpoint has, if it was trained with --ema",
     )
     add_strategy_option(parser)
+    if labelled:
+        add_loss_option(parser)
     add_computing_options(parser)
     # What only matters to training.
-    parser.set_defaults(augment=False, **({} if divided else {"held_out": None}))
+    parser.set_defaults(augment=False, **({} if labelled else {"held_out": None}))
     add_launch_options(parser)
     add_json_option(parser)
 

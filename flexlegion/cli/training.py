@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,8 @@ from flexlegion.known_strategies import read_strategy
 from flexlegion.known_strategies.registry import strategy_names
 from flexlegion.networks.network import Network
 from flexlegion.networks.references import HELP, load_model, target_of
-from flexlegion.objective.losses import losses_of
+from flexlegion.model.model import Model
+from flexlegion.objective.losses import MeanSquaredError, losses_of
 from flexlegion.objective.schedules import (
     Schedule,
     constant,
@@ -139,7 +140,8 @@ def prepared(args: argparse.Namespace, labelled: bool = True) -> Prepared:
     where = strategy.source if isinstance(strategy, Strategy) else ""
     training = training_from(args, found, where)
     if args.model in ZOO and source != SYNTHETIC and not is_table(source):
-        network, splits = _prepared_for(source, ZOO[args.model], sizes, args, training)
+        model, splits = _prepared_for(source, ZOO[args.model], sizes, args)
+        network = _network(model, training, labelled)
         _check_found_for(strategy, network, source)
         return _divided(network, strategy, splits, args)
     if args.augment:
@@ -147,7 +149,7 @@ def prepared(args: argparse.Namespace, labelled: bool = True) -> Prepared:
     batch_size = found.get("batch_size") if args.batch_size is None else args.batch_size
     sizes = found_sizes(found, target, where) | sizes
     model = target.load(batch_size, sizes, args.seed, not args.no_verify)
-    network = Network.of(model, training)
+    network = _network(model, training, labelled)
     if source != SYNTHETIC:
         splits_by_name = load_named(source, network.graph, labelled, _columns(args.columns))
         return _divided(network, strategy, splits_by_name, args)
@@ -157,6 +159,14 @@ def prepared(args: argparse.Namespace, labelled: bool = True) -> Prepared:
         for samples, seed in ((number, args.seed), (min(number, model.batch_size), args.seed + 1))
     )
     return Prepared(network, strategy, train, test, train)
+
+
+def _network(model: Model, training: TrainingSpec, labelled: bool) -> Network:
+    """The model as it is trained; without labels by whatever loss, if nobody says one."""
+    if not labelled and training.loss is None and model.loss is None:
+        # Predictions are the same with any. This one goes with all outputs.
+        training = replace(training, loss=MeanSquaredError.name)
+    return Network.of(model, training)
 
 
 def _divided(
@@ -237,15 +247,14 @@ def _prepared_for(
     entry: ZooEntry,
     given: Mapping[str, Any],
     args: argparse.Namespace,
-    training: TrainingSpec,
-) -> tuple[Network, Splits[Dataset] | Splits[ImageFolder]]:
+) -> tuple[Model, Splits[Dataset] | Splits[ImageFolder]]:
     """A network of the zoo of the sizes that data need, and these."""
     languages = (args.source_language or LANGUAGES[0], args.target_language or LANGUAGES[1])
     request = Request(source, args.labels, args.augment, languages, args.seed)
     splits, sizes = data_and_sizes(entry, given, request)
     batch_size = BATCH_SIZE if args.batch_size is None else args.batch_size
     model = load_model(args.model, batch_size, sizes, args.seed, not args.no_verify)
-    return Network.of(model, training), splits
+    return model, splits
 
 
 def data_and_sizes(

@@ -169,6 +169,7 @@ RUNS = {
         COMPUTED
         | SYNTHETIC
         | {
+            "--loss": None,
             "--weights": "FOLDER/kept",
             "--averages": True,
             "--strategy": "model",
@@ -328,7 +329,7 @@ TRAINING: dict[str, dict[str, Shown | Elsewhere | None]] = {
         "held_out": Elsewhere("tests/cli/test_evaluate.py"),
         "part": Shown("evaluate", {"samples": 48, "part": "all"}),
     },
-    "predict": _trained("predict")
+    "predict": {name: shown for name, shown in _trained("predict").items() if name != "loss"}
     | {
         "part": Elsewhere("tests/cli/test_evaluate.py"),
         "out": Shown("predict", shows=written("predicted.npy")),
