@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from flexlegion.machine.topology import Topology as Topology
     from flexlegion.model.model import Model as Model
     from flexlegion.networks.references import load_model as load_model
+    from flexlegion.objective.groups import ParameterGroup as ParameterGroup
     from flexlegion.objective.optimizers import SGD as SGD
     from flexlegion.objective.optimizers import Adam as Adam
     from flexlegion.objective.optimizers import AdamW as AdamW
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from flexlegion.training.fit import History as History
     from flexlegion.training.logs import CSVLog as CSVLog
     from flexlegion.training.logs import TensorBoard as TensorBoard
+    from flexlegion.training.logs import WandB as WandB
     from flexlegion.tuner.tune import TuneResult as TuneResult
     from flexlegion.tuner.tune import tune as tune
 

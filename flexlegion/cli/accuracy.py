@@ -164,6 +164,7 @@ def _measured(
     trained = {
         "optimizer": network.training.optimizer.type,
         "clip_norm": network.training.optimizer.clip_norm,
+        "ema": network.training.optimizer.ema,
         "precision": network.training.precision,
         "storage": network.training.storage,
         "micro_batches": network.training.micro_batches,

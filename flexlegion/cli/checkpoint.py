@@ -15,6 +15,7 @@ from flexlegion.base.quoting import printable
 from flexlegion.cli.command import Commands, add_command, answer
 from flexlegion.cli.network import add_json_option
 from flexlegion.console.text import memory, names, pairs, table
+from flexlegion.objective.groups import ParameterGroup
 from flexlegion.training.checkpoints.files import MANIFEST, Checkpoint, DamagedError, folders
 
 EVERY, KEEP = "10m", 3
@@ -157,7 +158,12 @@ def _row(facts: Mapping[str, Any]) -> list[str]:
 
 def _described(checkpoint: Checkpoint, facts: Mapping[str, Any]) -> str:
     state = checkpoint.state
-    optimizer = ", ".join(f"{key} {value}" for key, value in state["optimizer"].items() if value)
+    numbers = dict(state["optimizer"])
+    if groups := numbers.pop("groups", ()):
+        where = str(checkpoint.folder)
+        read = [ParameterGroup.of_document(group, where) for group in groups]
+        numbers["groups"] = "; ".join(group.text for group in read)
+    optimizer = ", ".join(f"{key} {value}" for key, value in numbers.items() if value)
     versions = ", ".join(f"{name} {version}" for name, version in state["versions"].items())
     ranks, devices = state["ranks"], names(state["devices"])
     return pairs(

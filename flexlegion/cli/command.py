@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from flexlegion.base.errors import UserError
 from flexlegion.base.quoting import printable, printable_lines
 from flexlegion.base.suggestions import did_you_mean
+from flexlegion.cli.config import add_config_options
 from flexlegion.cli.outputs import output
 
 Commands = argparse._SubParsersAction  # argparse has no public name for it
@@ -102,6 +103,7 @@ def parser_of(modules: Mapping[str, str], wanted: str | None = None) -> Parser:
     for name in dict.fromkeys(names):
         if name != "help":
             importlib.import_module(f"flexlegion.cli.{name}").add(commands)
+    add_config_options(parser)
     return parser
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from flexlegion.base.errors import UserError
 from flexlegion.cli.outputs import output
 from flexlegion.training.callbacks import BestWeights, Callback, EarlyStopping
-from flexlegion.training.logs import CSVLog, TensorBoard
+from flexlegion.training.logs import CSVLog, TensorBoard, WandB
 
 
 def add_following_options(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +36,12 @@ def add_following_options(parser: argparse.ArgumentParser) -> None:
         "--tensorboard", metavar="DIR", help="write logs for TensorBoard there (needs tensorboardX)"
     )
     group.add_argument(
+        "--wandb",
+        metavar="PROJECT",
+        help="log to this project of Weights & Biases (needs wandb); WANDB_MODE=offline keeps it "
+        "in the folder wandb",
+    )
+    group.add_argument(
         "--allow-nan",
         action="store_true",
         help="go on after a loss that is not finite, which otherwise ends training with status 3",
@@ -60,6 +66,8 @@ def callbacks_from(args: argparse.Namespace) -> Iterator[Callback]:
         yield CSVLog(args.log)
     if args.tensorboard is not None:
         yield TensorBoard(args.tensorboard)
+    if args.wandb is not None:
+        yield WandB(args.wandb)
     if args.best_weights is not None:
         yield BestWeights(args.best_weights)
     if args.early_stopping is not None:

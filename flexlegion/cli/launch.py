@@ -1,4 +1,4 @@
-"""Commands that train: they run under legate, and start it where they do not."""
+"""Commands that run models: they run under legate, and start it where they do not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from flexlegion.process.together import RANKS
 
 def add_launch_options(parser: argparse.ArgumentParser) -> None:
     """``--ranks``, ``--hosts``, ``--cpus``, ``--gpus``, ``--legate``."""
-    group = parser.add_argument_group("where to train, unless the legate command runs already")
+    group = parser.add_argument_group("where to run, unless the legate command runs already")
     ranks = group.add_mutually_exclusive_group()
     ranks.add_argument(
         "--ranks",
@@ -32,7 +32,7 @@ def add_launch_options(parser: argparse.ArgumentParser) -> None:
     ranks.add_argument(
         "--hosts",
         metavar="FILE",
-        help="the machines to train on, and how many processes each runs: lines 'name slots=N'",
+        help="the machines to run on, and how many processes each runs: lines 'name slots=N'",
     )
     group.add_argument(
         "--cpus",
@@ -130,8 +130,8 @@ def _legate() -> str:
     legate = Path(sys.executable).parent / "legate"
     if not legate.exists():
         raise UserError(
-            f"this command trains, for which it needs legate, but {legate} does not exist; install "
-            "the package legate beside this Python"
+            f"this command runs models, for which it needs legate, but {legate} does not exist; "
+            "install the package legate beside this Python"
         )
     return str(legate)
 
@@ -147,7 +147,7 @@ def _asked(cpus: int | None, gpus: int | None, alone: bool) -> list[str]:
     if min(cpus or 0, gpus or 0) < 0 or (cpus == 0 and there == 0):
         text = " and ".join(map(" ".join, options.items()))
         leave = "leave" if len(options) > 1 else "leaves"
-        raise UserError(f"{text} {leave} no processor to train on")
+        raise UserError(f"{text} {leave} no processor to run on")
     if (cpus or 0) > MOST_LEGION_CPUS:
         raise UserError(
             f"--cpus {cpus}: Legion takes at most {MOST_LEGION_CPUS} CPU processors a rank; have "

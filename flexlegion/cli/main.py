@@ -43,6 +43,8 @@ GROUPS = {
     },
     "Train on this machine, or on several": {
         "train": ("train", "train a network with a strategy"),
+        "evaluate": ("evaluate", "measure a trained network's loss and metrics on data"),
+        "predict": ("predict", "write what a trained network predicts for data"),
         "checkpoint": ("checkpoint", "show or verify what training has kept"),
         "tune": ("tune", "find the strategy that is really the fastest here, by training"),
         "accuracy": ("accuracy", "compare simulated iterations with real ones"),
@@ -64,6 +66,7 @@ EXAMPLES = (
 
 def _run(argv: Sequence[str] | None) -> None:
     from flexlegion.cli.command import parser_of
+    from flexlegion.cli.config import check_config, save_config, with_config
     from flexlegion.cli.outputs import check_outputs
     from flexlegion.cli.overview import overview, version
     from flexlegion.process.ending import raise_on_signals
@@ -78,11 +81,15 @@ def _run(argv: Sequence[str] | None) -> None:
         return
     if arguments[0] == "help":
         arguments = [*arguments[1:], "--help"]
-    args = parser_of(MODULES, arguments[0]).parse_args(arguments)
+    parser = parser_of(MODULES, arguments[0])
+    args = parser.parse_args(with_config(parser, arguments))
+    check_config(args, arguments)
     args.arguments = arguments  # to start it elsewhere
     raise_on_signals()
     if rank() == 0:  # of several, the others have the files from it
         check_outputs(args)
+        if getattr(args, "save_config", None) is not None:
+            save_config(parser, args)
     args.run(args)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from flexlegion.base.errors import DivergenceError, NativeError, UserError
 from flexlegion.base.quoting import printable, printable_lines
+from flexlegion.base.users_code import first_line, users_frame
 from flexlegion.process.ending import INTERRUPTED, Interrupted, end_at_once
 from flexlegion.process.together import rank
 
@@ -94,6 +95,13 @@ def _unforeseen(error: Exception) -> tuple[int, str]:
         )
     if isinstance(error, NativeError):
         return UserError.status, str(error)
+    theirs = users_frame(error, last=True)
+    if theirs is not None:
+        return UserError.status, (
+            f"{theirs.name} in {os.path.basename(theirs.filename)} raises "
+            f"{type(error).__name__}: {first_line(error)} (line {theirs.lineno}); this is code of "
+            f"your own, and all of the traceback is shown with {TRACEBACK}=1 before the command"
+        )
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return EXIT_FAULT, (
         f"a fault of flexlegion itself: {type(error).__name__}: {error} "

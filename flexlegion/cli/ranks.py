@@ -20,7 +20,7 @@ _SLOTS = re.compile(r"(?P<host>\S+)(?:\s+\S+)*?\s+slots\s*=\s*(?P<slots>\d{1,6})
 _HOSTS_BYTES = 1 << 20
 # Of this command's environment, beside what legate hands on to other machines by itself: PATH and
 # its like, and what begins with LEGATE_, LEGION_, PYTHON, UCX_ and others.
-_HANDED_ON = re.compile("FLEXLEGION_.*|CUDA_VISIBLE_DEVICES|TERM|COLUMNS|XDG_CACHE_HOME")
+_HANDED_ON = re.compile("FLEXLEGION_.*|WANDB_.*|CUDA_VISIBLE_DEVICES|TERM|COLUMNS|XDG_CACHE_HOME")
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from flexlegion.cli.network import (
     asked,
 )
 from flexlegion.cli.outputs import output
+from flexlegion.cli.sizes import listed
 from flexlegion.graph.operator_type import DimKind
 from flexlegion.known_strategies.registry import strategy_names
 from flexlegion.process.ending import again
@@ -100,8 +101,8 @@ def _run(args: argparse.Namespace) -> None:
         **asked(args),
         budget=args.budget,
         proposals=args.proposals,
-        start=_listed(args.start),
-        dimensions=_listed(args.dimensions),
+        start=listed(args.start),
+        dimensions=listed(args.dimensions),
         space=args.space,
         seed=args.seed,
         chains=args.chains,
@@ -119,10 +120,6 @@ def _run(args: argparse.Namespace) -> None:
     if found.interrupted:
         text = f"{args.out} has the best strategy so far; --start {args.out} goes on from it"
         raise again(found.result.ended_by, text)
-
-
-def _listed(text: str | None) -> list[str] | None:
-    return None if text is None else [name.strip() for name in text.split(",")]
 
 
 def _options(args: argparse.Namespace) -> SearchOptions | None:

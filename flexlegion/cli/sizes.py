@@ -79,3 +79,8 @@ def found_sizes(found: Mapping[str, Any], target: Target, source: str) -> dict[s
         name: target.size(name, size_text(value), f"{source}: 'found' size '{name[:40]}'")
         for name, value in sizes.items()
     }
+
+
+def listed(text: str | None) -> list[str] | None:
+    """Names with commas between."""
+    return None if text is None else [name.strip() for name in text.split(",")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from flexlegion.cli.training import (
     Samples,
     add_model_options,
     add_schedule_options,
+    add_strategy_option,
     check_model,
     metrics_for,
     prepared,
@@ -38,8 +40,6 @@ from flexlegion.cli.training import (
 from flexlegion.console.text import count, wrapped
 from flexlegion.data import Dataset, ImageFolder, TokenDataset
 from flexlegion.data.text import detokenise
-from flexlegion.known_strategies import read_strategy
-from flexlegion.known_strategies.registry import strategy_names
 from flexlegion.machine.running import RunningMachine
 from flexlegion.model.model import Model
 from flexlegion.process.ending import Interrupted
@@ -49,8 +49,6 @@ from flexlegion.training.fit import History
 from flexlegion.training.progress import format_metrics
 from flexlegion.zoo import ZOO
 from flexlegion.zoo.translate import bleu, greedy
-
-SYNTHETIC_BATCHES = 4
 
 
 def add(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -63,11 +61,7 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
         _run,
     )
     add_model_options(parser)
-    parser.add_argument(
-        "--strategy",
-        default="data",
-        help=f"a strategy file, or one of {strategy_names()} (default: data)",
-    )
+    add_strategy_option(parser)
     parser.add_argument("--epochs", type=int, default=15, help="default: 15")
     add_schedule_options(parser)
     add_checkpoint_options(parser)
@@ -156,13 +150,12 @@ def _run(args: argparse.Namespace) -> None:
 
 def train_here(args: argparse.Namespace) -> None:
     """Do what the options say, in this process."""
-    strategy = read_strategy(args.strategy)
-    ready = prepared(args, strategy)
+    ready = prepared(args)
     network, train, test = ready.network, ready.train, ready.test
     model = network.model
     model.compile(
         metrics=metrics_for(network.graph),
-        strategy=strategy,
+        strategy=ready.strategy,
         schedule=schedule_from(args, -(-train.number // model.batch_size)),
         **vars(network.training),  # each field is an option
     )
@@ -174,14 +167,17 @@ def train_here(args: argparse.Namespace) -> None:
         )
         if taken := taken_from_file(args, network.training):
             say(f"as {model.strategy.source} says: {taken}")
+        if model.ema is not None:
+            say(f"what is validated, tested and saved are averages of weights, ema {model.ema:g}")
     if args.weights:
         model.load_weights(args.weights)
     unwritten = _fit(args, model, train, test)
-    values = model.evaluate(test.x, test.y)
-    if not args.allow_nan and not math.isfinite(values["loss"]):
-        raise DivergenceError(f"the loss on the test data is {values['loss']} after training")
-    if args.bleu:
-        values["bleu"] = _bleu(model, ready.test_set)
+    with _tested(model):
+        values = model.evaluate(test.x, test.y)
+        if not args.allow_nan and not math.isfinite(values["loss"]):
+            raise DivergenceError(f"the loss on the test data is {values['loss']} after training")
+        if args.bleu:
+            values["bleu"] = _bleu(model, ready.test_set)
     samples = {"samples": train.number, "test_samples": test.number}
     ran = network.about() | model.about() | samples
     metrics = _metrics(model, model.history, values) | {"ran": ran}
@@ -199,6 +195,11 @@ def train_here(args: argparse.Namespace) -> None:
             write_json(args.json, metrics, "metrics")
     if unwritten is not None:
         raise unwritten
+
+
+def _tested(model: Model) -> AbstractContextManager[None]:
+    """Meanwhile the weights are those that are tested and saved: averages, if there are some."""
+    return nullcontext() if model.ema is None else model.averaged()
 
 
 def _fit(
@@ -235,5 +236,6 @@ def _fit(
 
 def _write_weights(args: argparse.Namespace, model: Model) -> bool:
     if args.save_weights:
-        model.save_weights(args.save_weights)
+        with _tested(model):
+            model.save_weights(args.save_weights)
     return bool(args.save_weights)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,19 @@ from flexlegion.cli.network import add_verify_option
 from flexlegion.cli.sizes import add_size_option, batch_size, found_for, found_sizes, given_sizes
 from flexlegion.data.dataset import HELD_OUT, Dataset, Splits
 from flexlegion.data.images import ImageFolder
-from flexlegion.data.named import load_named
+from flexlegion.data.named import NamedArrays, load_named
 from flexlegion.data.synthetic import NAME as SYNTHETIC
 from flexlegion.data.synthetic import made_up
+from flexlegion.data.tables import is_table
 from flexlegion.data.tasks import SAMPLE, Request, load_for, network_sizes
 from flexlegion.graph.fingerprint import difference
 from flexlegion.graph.graph import Graph, Operator
+from flexlegion.known_strategies import read_strategy
+from flexlegion.known_strategies.registry import strategy_names
 from flexlegion.networks.network import Network
 from flexlegion.networks.references import HELP, load_model, target_of
-from flexlegion.objective.losses import losses_of
+from flexlegion.model.model import Model
+from flexlegion.objective.losses import MeanSquaredError, losses_of
 from flexlegion.objective.schedules import (
     Schedule,
     constant,
@@ -75,8 +79,10 @@ class Samples:
     number: int
 
     @classmethod
-    def of(cls, data: Dataset | ImageFolder) -> Samples:
+    def of(cls, data: Dataset | ImageFolder | NamedArrays) -> Samples:
         """Those of a data set."""
+        if isinstance(data, NamedArrays):
+            return cls(data.x, data.y, data.samples)
         x, y = (data.x, data.y) if isinstance(data, Dataset) else (data, None)
         return cls(x, y, len(data))
 
@@ -89,20 +95,26 @@ class Prepared:
     ----------
     network
         With the sizes that the data need.
+    strategy
+        What ``--strategy`` names, a file read; "data" where a command has no such option.
     train, test
         What to train on, and to test with.
+    whole
+        All samples in the data's own order; None: the data bring a test set of their own.
     test_set
-        Where the latter came from, if it was a data set.
+        What `test` came from, if it was a data set.
     """
 
     network: Network
+    strategy: str | Strategy
     train: Samples
     test: Samples
+    whole: Samples | None
     test_set: Dataset | ImageFolder | None = None
 
 
-def prepared(args: argparse.Namespace, strategy: str | Strategy | None = None) -> Prepared:
-    """The network and the data that the options say.
+def prepared(args: argparse.Namespace, labelled: bool = True) -> Prepared:
+    """The network, the strategy and the data that the options say.
 
     Where neither options nor data say the sizes, the batch size, or how the network is trained,
     they are what the strategy was found for, if that was the same model.
@@ -110,45 +122,67 @@ def prepared(args: argparse.Namespace, strategy: str | Strategy | None = None) -
     Parameters
     ----------
     args
-        Of `add_model_options` and `add_hyperparameter_options`.
-    strategy
-        As it was read, if there is one.
+        Of `add_model_options`.
+    labelled
+        Whether labels are needed; without, data of a model of one's own may lack them.
 
     Raises
     ------
     UserError
-        If there is no such model, size, loss or data, or they do not go together.
+        If there is no such model, strategy, size, loss or data, or they do not go together.
     """
-    target = target_of(args.model)
+    target = target_of(args.model)  # first, as the model's module may register the strategy
+    strategy = read_strategy(getattr(args, "strategy", "data"))
     sizes = given_sizes(args.size, target)
     source = args.data or (SAMPLE if args.model in ZOO else SYNTHETIC)
     _check_data_options(args, source)
     found = found_for(target, strategy)
     where = strategy.source if isinstance(strategy, Strategy) else ""
     training = training_from(args, found, where)
-    if args.model in ZOO and source != SYNTHETIC:
-        ready = _prepared_for(source, ZOO[args.model], sizes, args, training)
-        _check_found_for(strategy, ready.network, source)
-        return ready
+    if args.model in ZOO and source != SYNTHETIC and not is_table(source):
+        model, splits = _prepared_for(source, ZOO[args.model], sizes, args)
+        network = _network(model, training, labelled)
+        _check_found_for(strategy, network, source)
+        return _divided(network, strategy, splits, args)
     if args.augment:
         raise UserError("--augment goes with folders of images")
     batch_size = found.get("batch_size") if args.batch_size is None else args.batch_size
     sizes = found_sizes(found, target, where) | sizes
     model = target.load(batch_size, sizes, args.seed, not args.no_verify)
-    network = Network.of(model, training)
+    network = _network(model, training, labelled)
     if source != SYNTHETIC:
-        sets = load_named(source, network.graph, args.held_out, args.seed)
-        train, test = (Samples(part.x, part.y, part.samples) for part in sets)
-        return Prepared(network, train, test)
+        splits_by_name = load_named(source, network.graph, labelled, _columns(args.columns))
+        return _divided(network, strategy, splits_by_name, args)
     number = SYNTHETIC_BATCHES * model.batch_size if args.samples is None else args.samples
     train, test = (
         Samples(*made_up(network.graph, samples, seed), samples)
         for samples, seed in ((number, args.seed), (min(number, model.batch_size), args.seed + 1))
     )
-    return Prepared(network, train, test)
+    return Prepared(network, strategy, train, test, train)
 
 
-def _check_found_for(strategy: str | Strategy | None, network: Network, source: str) -> None:
+def _network(model: Model, training: TrainingSpec, labelled: bool) -> Network:
+    """The model as it is trained; without labels by whatever loss, if nobody says one."""
+    if not labelled and training.loss is None and model.loss is None:
+        # Predictions are the same with any. This one goes with all outputs.
+        training = replace(training, loss=MeanSquaredError.name)
+    return Network.of(model, training)
+
+
+def _divided(
+    network: Network,
+    strategy: str | Strategy,
+    splits: Splits[Dataset] | Splits[ImageFolder] | Splits[NamedArrays],
+    args: argparse.Namespace,
+) -> Prepared:
+    """Data with a part to test with, held out where they bring none."""
+    train, test = splits.divided(args.held_out, args.seed)
+    whole = Samples.of(splits.train) if splits.test is None else None
+    test_set = None if isinstance(test, NamedArrays) else test
+    return Prepared(network, strategy, Samples.of(train), Samples.of(test), whole, test_set)
+
+
+def _check_found_for(strategy: str | Strategy, network: Network, source: str) -> None:
     """Raise `UserError` if data make another network of a model than was searched."""
     if not isinstance(strategy, Strategy) or strategy.fingerprint is None:
         return
@@ -166,6 +200,27 @@ def _check_found_for(strategy: str | Strategy | None, network: Network, source: 
     )
 
 
+def _columns(texts: Sequence[str] | None) -> dict[str, str]:
+    """Columns by what they are for, of ``NAME=COLUMN`` with commas between.
+
+    Raises
+    ------
+    UserError
+        If one is no such text, or is there twice.
+    """
+    columns: dict[str, str] = {}
+    for entry in ",".join(texts).split(",") if texts else ():
+        name, _, column = (part.strip() for part in entry.partition("="))
+        if not name or not column:
+            raise UserError(
+                f"--columns takes NAME=COLUMN, as in image=pixels, but is '{printable(entry, 60)}'"
+            )
+        if name in columns:
+            raise UserError(f"--columns names '{printable(name)}' twice; name it once")
+        columns[name] = column
+    return columns
+
+
 def _written(value: Any) -> str:
     """A size as `--size` takes it."""
     return "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
@@ -173,12 +228,13 @@ def _written(value: Any) -> str:
 
 def _check_data_options(args: argparse.Namespace, source: str) -> None:
     """Raise `UserError` if an option says something of data that these are not."""
-    of_zoo = args.model in ZOO and source != SYNTHETIC
+    of_zoo = args.model in ZOO and source != SYNTHETIC and not is_table(source)
     corpus = of_zoo and ZOO[args.model].task == "translation" and source != SAMPLE
     for option, fits, what in (
         ("samples", source == SYNTHETIC, f"--data {SYNTHETIC}"),
         ("held_out", source != SYNTHETIC, "data of which a part can be held out"),
         ("labels", of_zoo, "data for a network of the zoo"),
+        ("columns", source != SYNTHETIC and not of_zoo, "data of arrays or columns by name"),
         ("source_language", corpus, "a parallel corpus"),
         ("target_language", corpus, "a parallel corpus"),
     ):
@@ -191,17 +247,14 @@ def _prepared_for(
     entry: ZooEntry,
     given: Mapping[str, Any],
     args: argparse.Namespace,
-    training: TrainingSpec,
-) -> Prepared:
-    """A network of the zoo of the sizes that data need."""
+) -> tuple[Model, Splits[Dataset] | Splits[ImageFolder]]:
+    """A network of the zoo of the sizes that data need, and these."""
     languages = (args.source_language or LANGUAGES[0], args.target_language or LANGUAGES[1])
     request = Request(source, args.labels, args.augment, languages, args.seed)
     splits, sizes = data_and_sizes(entry, given, request)
-    train, test = splits.divided(args.held_out, args.seed)
     batch_size = BATCH_SIZE if args.batch_size is None else args.batch_size
     model = load_model(args.model, batch_size, sizes, args.seed, not args.no_verify)
-    network = Network.of(model, training)
-    return Prepared(network, Samples.of(train), Samples.of(test), test)
+    return model, splits
 
 
 def data_and_sizes(
@@ -238,7 +291,20 @@ def check_model(args: argparse.Namespace) -> None:
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """``--model``, ``--size``, ``--batch-size``, ``--data``, and how it is trained."""
+    """``--model``, ``--data`` and more of commands that train, and how they do."""
+    add_data_options(parser)
+    parser.add_argument(
+        "--augment", action="store_true", help="crop and mirror images of folders at random"
+    )
+    add_training_options(parser)
+    add_hyperparameter_options(parser)
+
+
+def add_data_options(parser: argparse.ArgumentParser, divided: bool = True) -> None:
+    """``--model``, ``--size``, ``--batch-size``, ``--data`` and what goes with it.
+
+    `divided`: also ``--held-out``, of commands that hold samples out.
+    """
     parser.add_argument("--model", default="lenet", help=f"{HELP}; default: lenet")
     add_size_option(parser)
     add_verify_option(parser)
@@ -248,31 +314,45 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         "synthetic: random ones of the model's own sizes, the default for a model of your own; or "
         "a path: for such a model an .npz file with arrays by the names of inputs and outputs, or "
         "x and y; otherwise a folder of images or of MNIST's IDX files, .npz, .npy (with "
-        "--labels), .h5; texts, .tsv, .csv; a parallel corpus's name",
+        "--labels), .h5; texts, .tsv, .csv; a parallel corpus's name; for any model .parquet, a "
+        "folder of these, a data set of Hugging Face's on disk, a WebDataset's .tar",
+    )
+    parser.add_argument(
+        "--columns",
+        action="append",
+        metavar="NAME=COLUMN",
+        help="which column is for an input or an output, where it is not called so; several with "
+        "commas between",
     )
     parser.add_argument("--labels", help="for .npy data: the labels' file")
-    parser.add_argument("--samples", type=int, help="how many synthetic samples to train on")
-    parser.add_argument(
-        "--augment", action="store_true", help="crop and mirror images of folders at random"
-    )
+    parser.add_argument("--samples", type=int, help="how many synthetic samples to make up")
     for language, default in zip(("source", "target"), LANGUAGES, strict=True):
         parser.add_argument(
             f"--{language}-language", help=f"a parallel corpus's ending; default: {default}"
         )
-    parser.add_argument(
-        "--held-out",
-        type=float,
-        help=f"share of the samples to test on, if the data bring no test set; default: {HELD_OUT}",
-    )
+    if divided:
+        parser.add_argument(
+            "--held-out",
+            type=float,
+            help="share of the samples to test on, if the data bring no test set; default: "
+            f"{HELD_OUT}",
+        )
     parser.add_argument(
         "--batch-size",
         type=batch_size,
         help=f"over all devices; default: the model's own, but {BATCH_SIZE} with the data of a "
         "network of the zoo",
     )
-    add_training_options(parser)
-    add_hyperparameter_options(parser)
     parser.add_argument("--seed", type=int, default=0, help="default: 0")
+
+
+def add_strategy_option(parser: argparse.ArgumentParser) -> None:
+    """``--strategy``."""
+    parser.add_argument(
+        "--strategy",
+        default="data",
+        help=f"a strategy file, or one of {strategy_names()} (default: data)",
+    )
 
 
 def add_schedule_options(parser: argparse.ArgumentParser) -> None:

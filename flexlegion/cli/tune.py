@@ -16,6 +16,7 @@ from flexlegion.cli.how_trained import training_from
 from flexlegion.cli.launch import add_launch_options, go_under_legate
 from flexlegion.cli.network import add_json_option
 from flexlegion.cli.outputs import output
+from flexlegion.cli.sizes import listed
 from flexlegion.cli.training import add_model_options, check_model, prepared
 from flexlegion.machine.running import running_machine
 from flexlegion.process.ending import again
@@ -24,6 +25,7 @@ from flexlegion.report.html.page import save_page
 from flexlegion.searches.budget import seconds_of
 from flexlegion.strategy.strategy import ResolvedStrategy
 from flexlegion.tuner.duel import Rules
+from flexlegion.tuner.trials import KNOWN
 from flexlegion.tuner.tune import tune
 
 RULES = Rules()
@@ -46,6 +48,12 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument(
         "--budget", default=SEARCH, metavar="TIME", help=f"of the search; default: {SEARCH}"
+    )
+    parser.add_argument(
+        "--start",
+        metavar="NAMES",
+        help="where the search starts, and what is tried as it is: a list with commas of known "
+        f"strategies, your own, and strategy files; default: {', '.join(KNOWN)}",
     )
     parser.add_argument("--finalists", type=int, default=3, help="found strategies to train with")
     _add_rules(parser)
@@ -109,6 +117,7 @@ def _run(args: argparse.Namespace) -> None:
                 ready.train.x,
                 ready.train.y,
                 budget=args.budget,
+                start=listed(args.start),
                 finalists=args.finalists,
                 rounds=args.rounds,
                 max_rounds=most,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -187,16 +187,38 @@ def read_image(path: Path, shape: Shape) -> Pixels:
     UserError
         If the file is no image that can be read.
     """
+    with reading(path, "an image"), open_file(path) as content:
+        return _pixels(content, str(path), shape)
+
+
+def decoded(content: BinaryIO, where: str, shape: Shape) -> npt.NDArray[np.float32]:
+    """The values of an image (height, width, channels), as `read_image` and `BYTE_VALUES` have it.
+
+    Parameters
+    ----------
+    content
+        Of its file.
+    where
+        For messages, where it is from.
+    shape
+        To which it is cut and scaled.
+
+    Raises
+    ------
+    UserError
+        If it is no image that can be read.
+    """
+    with reading(where, "an image"):
+        return BYTE_VALUES[_pixels(content, where, shape)]
+
+
+def _pixels(content: BinaryIO, where: str, shape: Shape) -> Pixels:
     height, width, channels = shape
-    with (
-        reading(path, "an image"),
-        open_file(path) as content,
-        # Not all that Pillow knows: some formats are programs, which it would run.
-        Image.open(content, formats=_FORMATS) as file,
-    ):
+    # Not all that Pillow knows: some formats are programs, which it would run.
+    with Image.open(content, formats=_FORMATS) as file:
         if prod(file.size) > MAX_PIXELS:
             raise UserError(
-                f"{path}: this image has {file.width:,} x {file.height:,} pixels, and "
+                f"{where}: this image has {file.width:,} x {file.height:,} pixels, and "
                 f"{MAX_PIXELS:,} at most are read"
             )
         # JPEG decodes faster to a half, a quarter or an eighth, where that is large enough.

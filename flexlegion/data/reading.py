@@ -31,7 +31,7 @@ _MAGIC = {"gzip": b"\x1f\x8b", "xz": b"\xfd7zXZ\0"}
 
 
 @contextmanager
-def reading(path: Path, kind: str) -> Iterator[None]:
+def reading(path: Path | str, kind: str) -> Iterator[None]:
     """Meanwhile, whatever a library raises about a file becomes a `UserError` that names the file.
 
     Libraries raise nearly anything about a damaged file, some of which their documentation does not

@@ -51,6 +51,11 @@ def check_training(training: TrainingSpec, to: str) -> None:
             f"a program for {to} has gradients of whole tables, which do not tell the rows that "
             f"were looked up, as {training.optimizer.type} has to know; give optimizer {Adam.type}"
         )
+    if training.optimizer.ema is not None:
+        raise UserError(
+            f"a program for {to} has no optimizer, and so no averages of weights; leave ema out, "
+            "and average in the program that trains by it"
+        )
     if to == "jax" and training.precision == "bf16":
         raise UserError(
             "a program for jax cannot have products of single precision computed in bf16; give "

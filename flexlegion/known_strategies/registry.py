@@ -9,6 +9,7 @@ from typing import TypeVar
 from flexlegion.base.arguments import typed
 from flexlegion.base.errors import UserError
 from flexlegion.base.registry import Registry
+from flexlegion.base.users_code import line_of
 from flexlegion.graph.graph import Graph
 from flexlegion.machine.devices import Devices
 from flexlegion.sim.problem import Problem
@@ -154,7 +155,12 @@ def make_strategy(
                 f"{name}:7"
             )
         arguments.append(int(argument))
-    made = entry.make(*arguments)
+    try:
+        made = entry.make(*arguments)
+    except UserError as e:
+        if entry.own:
+            raise
+        raise UserError(f"strategy '{name}': {e}{line_of(e)}") from e
     source = "+".join([f"strategy '{name}", *additions]) + "'"
     if entry.own and not entry.takes_seed:
         made = Strategy(hierarchical(made, graph, devices), source)

@@ -20,7 +20,7 @@ from flexlegion.machine.running import RunningMachine, running_machine
 from flexlegion.model import summary as _summary
 from flexlegion.model.weights import Weights
 from flexlegion.objective.losses import Losses, loss_or_default
-from flexlegion.objective.metrics import Metrics, goal_of
+from flexlegion.objective.metrics import Metrics, check_counted, goal_of
 from flexlegion.objective.optimizers import DEFAULT_OPTIMIZER, Optimizer
 from flexlegion.objective.precision import check_used
 from flexlegion.objective.schedules import Schedule, constant, factor_at
@@ -459,6 +459,11 @@ class Model(Layers, Weights):
         return {"batch_size": self.batch_size} | self._ready().about()
 
     @property
+    def ema(self) -> float | None:
+        """That of the optimizer, if it keeps moving averages of weights; see `averaged`."""
+        return self._ready().training.optimizer.ema
+
+    @property
     def strategy(self) -> ResolvedStrategy:
         """The strategy in force."""
         return self._ready().strategy
@@ -496,7 +501,9 @@ class Model(Layers, Weights):
     def _evaluate(self, feed: Feed) -> dict[str, float]:
         state = self._ready()
         series = feed.batches(np.arange(feed.samples), 0)
-        return state.goal.means(run_series(state.program, EVALUATE, series).losses)
+        losses = run_series(state.program, EVALUATE, series).losses
+        check_counted(state.goal, losses, "the samples")
+        return state.goal.means(losses)
 
     def _outputs_of(self, output: Tensor | Sequence[Tensor] | None) -> list[Tensor]:
         if output is None:

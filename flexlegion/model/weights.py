@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from flexlegion.base.errors import UserError
 from flexlegion.base.quoting import printable
 from flexlegion.layers.arrays import array_of, check_integers, check_numbers
 from flexlegion.training.agreement import check_same, together
+from flexlegion.training.checkpoints.shards import Kept, averages_of
 from flexlegion.training.checkpoints.weights import fitted, read_weights, save_weights
 from flexlegion.training.compiled import Compiled
 
@@ -35,13 +37,30 @@ class Weights:
     origin: Origin | None
     _compiled: Compiled | None
 
-    def get_weights(self) -> dict[str, Array]:
-        """All weights by name, e.g. ``conv2d.kernel`` (out, kh, kw, in)."""
-        state = self._ready()
-        return {tensor.name: state.program.read(tensor) for tensor in state.graph.weights}
+    def get_weights(self, averages: bool = False) -> dict[str, Array]:
+        """All weights by name, e.g. ``conv2d.kernel`` (out, kh, kw, in).
 
-    def set_weights(self, weights: dict[str, Any]) -> None:
-        """Set weights by name; those not named stay."""
+        Parameters
+        ----------
+        averages
+            Whether to return the moving averages of those that are trained (the optimizer's `ema`).
+
+        Raises
+        ------
+        UserError
+            If there are to be averages, and the optimizer keeps none.
+        """
+        state = self._ready()
+        kept = {one.tensor: one for one in self._averages()} if averages else {}
+        return {
+            tensor.name: state.program.read(
+                tensor, *(_place(kept[tensor]) if tensor in kept else ())
+            )
+            for tensor in state.graph.weights
+        }
+
+    def set_weights(self, weights: dict[str, Any], averages: bool = False) -> None:
+        """Set weights by name, or if `averages` the moving averages; those not named stay."""
         state = self._ready()
         tensors = {tensor.name: tensor for tensor in state.graph.weights}
         for name, value in weights.items():
@@ -59,7 +78,42 @@ class Weights:
         arrays = {name: array_of(name, weights[name]) for name in tensors if name in weights}
         if arrays:
             check_same("the weights", arrays.values())
-        self._write(arrays)
+        if not averages:
+            self._write(arrays)
+            return
+        if not state.program.trained:
+            raise UserError("averages begin with training; until then, set the weights alone")
+        for one in self._averages():
+            if one.tensor.name in arrays:
+                state.program.write(one.tensor, arrays[one.tensor.name], *_place(one))
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Meanwhile the weights are their moving averages: to evaluate, predict, or save with them.
+
+        Training gives each weight that it changes an average if the optimizer has an `ema`. Running
+        statistics of normalisations are as they are.
+
+        Raises
+        ------
+        UserError
+            If the optimizer keeps no averages.
+        """
+        state = self._ready()
+        averages = self._averages()
+        if state.averaged:
+            yield
+            return
+        values = {one.tensor: state.program.read(one.tensor) for one in averages}
+        for one in averages:
+            state.program.write(one.tensor, state.program.read(one.tensor, *_place(one)))
+        state.averaged = True
+        try:
+            yield
+        finally:
+            state.averaged = False
+            for tensor, value in values.items():
+                state.program.write(tensor, value)
 
     def save_weights(self, path: str | Path) -> None:
         """Write all weights to a file, in the format of its ending: ``.safetensors`` or ``.npz``.
@@ -79,7 +133,7 @@ class Weights:
 
         together(write)
 
-    def load_weights(self, path: str | Path) -> None:
+    def load_weights(self, path: str | Path, averages: bool = False) -> None:
         """Set all weights to those of a file.
 
         Parameters
@@ -88,6 +142,8 @@ class Weights:
             What `save_weights` wrote, or a checkpoint's folder; of an imported model also a
             ``.safetensors`` file of the module's parameters, as Hugging Face has them, or the index
             or the folder of several.
+        averages
+            Whether to take the moving averages that a checkpoint has of weights, in their place.
 
         Raises
         ------
@@ -101,12 +157,30 @@ class Weights:
         read: dict[str, Array] = {}
 
         def read_them() -> None:
-            read.update(fitted(read_weights(path), shapes, needed, self.origin, source))
+            read.update(fitted(read_weights(path, averages), shapes, needed, self.origin, source))
 
         together(read_them)
         self.set_weights(read)
 
     # Inside
+
+    def _averages(self) -> list[Kept]:
+        """Where the moving averages of weights are kept; before training, the weights themselves.
+
+        Raises
+        ------
+        UserError
+            If there are none.
+        """
+        state = self._ready()
+        optimizer = state.training.optimizer
+        if optimizer.ema is None:
+            raise UserError(
+                "there are no moving averages of weights; give the optimizer an ema, as in "
+                "Adam(ema=0.999), and compile anew"
+            )
+        kept = averages_of(state.program, optimizer)
+        return kept if state.program.trained else [Kept(its.key, its.tensor) for its in kept]
 
     def _ready(self) -> Compiled:
         if self._compiled is None:
@@ -118,3 +192,8 @@ class Weights:
         for tensor in state.graph.weights:
             if tensor.name in weights:
                 state.program.write(tensor, weights[tensor.name])
+
+
+def _place(one: Kept) -> tuple[str, int]:
+    """Where `Program.read` finds it."""
+    return one.field, one.state

@@ -11,7 +11,6 @@ import io
 import logging
 import os
 import sys
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from flexlegion.base.arguments import typed
 from flexlegion.base.errors import UserError
 from flexlegion.base.suggestions import did_you_mean
+from flexlegion.base.users_code import first_line, line_of
 from flexlegion.model.reference import Reference
 from flexlegion.networks.sizes import REQUIRED, Size, size_text, sizes_of
 from flexlegion.zoo import ZOO, build
@@ -412,37 +412,15 @@ def _users_code(where: str, folder: str | None) -> Iterator[None]:
         with redirect_stdout(sys.stderr):
             yield
     except UserError as e:
-        raise UserError(f"{where}: {e}{_line_of(e, folder)}") from e
+        raise UserError(f"{where}: {e}{line_of(e)}") from e
     except SyntaxError as e:
         place = f" ({Path(e.filename).name}, line {e.lineno})" if e.filename else ""
         raise UserError(f"{where}: {type(e).__name__}: {e.msg}{place}") from e
     except (Exception, SystemExit) as e:
-        raise UserError(
-            f"{where} raises {type(e).__name__}: {_first_line(e)}{_line_of(e, folder)}"
-        ) from e
+        raise UserError(f"{where} raises {type(e).__name__}: {first_line(e)}{line_of(e)}") from e
     finally:
         if folder is not None and folder in sys.path:
             sys.path.remove(folder)
-
-
-def _line_of(error: BaseException, folder: str | None) -> str:
-    """The last line of the user's own that an exception passed, for the end of a message."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [
-        frame
-        for frame in frames
-        if folder is not None and Path(frame.filename).is_relative_to(folder)
-    ]
-    package = str(Path(__file__).parents[1])
-    own = [
-        f for f in own if not f.filename.startswith(package) and "site-packages" not in f.filename
-    ]
-    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:300] if lines else "no message"
 
 
 def described_sizes(sizes: Mapping[str, Any]) -> str:

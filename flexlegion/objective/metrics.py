@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
@@ -114,6 +115,34 @@ class Goal:
             goal += term.weight * means["loss"]
             values |= {f"{term.name}_{key}" if term.name else key: v for key, v in means.items()}
         return {"loss": goal} | {key: value for key, value in values.items() if key != "loss"}
+
+
+def check_counted(goal: Goal, sums: Sequence[MetricSums], data: str) -> None:
+    """Raise `UserError` if no label of any loss counts: zero would be told as the loss of nothing.
+
+    Of losses some of which have such labels, the others are told in a warning.
+
+    Parameters
+    ----------
+    goal
+        Whose losses the sums are of.
+    sums
+        Over all samples; of no samples, there are none.
+    data
+        What they are of, for messages: ``"the validation data"``.
+    """
+    empty = [t.name for t, its in zip(goal.terms, sums, strict=False) if its.labels == 0]
+    if not empty:
+        return
+    if len(empty) == len(goal.terms):
+        raise UserError(
+            f"no label of {data} counts (all are -1), so that there is no loss; give labels, or "
+            "predict without"
+        )
+    names = ", ".join(f"'{name}'" for name in empty)
+    warnings.warn(
+        f"no label of {names} in {data} counts (all are -1); told as a loss of 0", stacklevel=2
+    )
 
 
 @dataclass

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from flexlegion.base.arguments import typed_methods
 from flexlegion.base.errors import UserError
 from flexlegion.base.quoting import shown
 from flexlegion.base.suggestions import unknown
+from flexlegion.objective.groups import ParameterGroup
+
+EMA = "ema"  # the state that is a moving average of the weight
 
 
 @typed_methods
@@ -25,12 +28,21 @@ class Optimizer:
     clip_norm
         The largest norm that the gradients of all weights together may have; if theirs is larger,
         they are scaled down to it. None: any.
+    groups
+        Weights with a learning rate or a weight decay of their own; the first that names a weight
+        has it.
+    ema
+        Of a moving average of each weight, which follows it in each iteration: what the average is
+        multiplied with before ``1 - ema`` times the weight is added. At first it is the weight.
+        None: there are no averages.
     """
 
     type: ClassVar[str]
 
     lr: float = 0.01
     clip_norm: float | None = field(default=None, kw_only=True)
+    groups: Sequence[ParameterGroup] = field(default=(), kw_only=True)
+    ema: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if not 0 < self.lr < math.inf:
@@ -47,10 +59,17 @@ class Optimizer:
         epsilon = getattr(self, "epsilon", 1.0)
         if not 0 < epsilon < math.inf:
             raise UserError(f"epsilon has to be positive and finite, but is {epsilon}")
+        object.__setattr__(self, "groups", tuple(self.groups))  # which can be compared and hashed
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise UserError(f"ema has to be above 0 and below 1, but is {self.ema}")
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        """What is kept for each weight element, in the kernel's order."""
+        """What is kept for each weight element: in the kernel's order, then the average."""
+        return self._kernel_states + ((EMA,) if self.ema is not None else ())
+
+    @property
+    def _kernel_states(self) -> tuple[str, ...]:
         raise NotImplementedError
 
     @property
@@ -62,7 +81,8 @@ class Optimizer:
     def lazy(self) -> bool:
         """Whether an update changes, of an embedding's table, only the rows that were looked up.
 
-        The kernel says the same (``UpdateKernel::lazy``); what an update is charged follows.
+        The kernel says the same (``UpdateKernel::lazy``); what an update is charged follows. An
+        average changes in all rows, and a group's weight decay may.
         """
         return False
 
@@ -71,12 +91,25 @@ class Optimizer:
         """Whether gradients are clipped by their norm."""
         return self.clip_norm is not None
 
+    def facts(self) -> dict[str, Any]:
+        """All its numbers, for files and JSON; groups and averages where there are some."""
+        unset = {"groups": (), "ema": None}
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in unset or value != unset[name]
+        }
+
+    def of_group(self, group: ParameterGroup) -> Optimizer:
+        """The optimizer as it updates the weights of a group; its learning rate may be 0."""
+        decay = {} if group.weight_decay is None else {"weight_decay": group.weight_decay}
+        return replace(self, groups=(), **decay)
+
     def attributes(self) -> dict[str, str]:
         """Hyper-parameters as the kernel receives them."""
-        # The learning rate changes from step to step, and clipping concerns all weights together.
-        values = {
-            f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("lr", "clip_norm")
-        }
+        # The learning rate changes from step to step; the others are no kernel's.
+        others = ("lr", "clip_norm", "groups", "ema")
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in others}
         return {
             name: str(int(value)) if isinstance(value, bool) else repr(value)
             for name, value in values.items()
@@ -110,12 +143,14 @@ class SGD(Optimizer):
             raise UserError("Nesterov's method needs a momentum")
 
     @property
-    def state_names(self) -> tuple[str, ...]:
+    def _kernel_states(self) -> tuple[str, ...]:
         return ("velocity",) if self.momentum else ()
 
     @property
     def lazy(self) -> bool:
-        return self.momentum == 0 and self.weight_decay == 0  # by zeros, it changes nothing
+        # By zeros, it changes nothing.
+        decays = self.weight_decay or any(group.weight_decay for group in self.groups)
+        return self.momentum == 0 and not decays and self.ema is None
 
 
 @typed_methods
@@ -142,7 +177,7 @@ class Adam(Optimizer):
     weight_decay: float = 0.0
 
     @property
-    def state_names(self) -> tuple[str, ...]:
+    def _kernel_states(self) -> tuple[str, ...]:
         return "m", "v"
 
 
@@ -170,6 +205,14 @@ class LazyAdam(Adam):
 
     type: ClassVar[str] = "lazy-adam"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.ema is not None:
+            raise UserError(
+                "averages of weights (ema) change in all rows of a table in each iteration, and "
+                "lazy-adam changes few; choose adam, or leave ema out"
+            )
+
     @property
     def lazy(self) -> bool:
         return True
@@ -190,13 +233,17 @@ def optimizer_with(name: str, hyperparameters: Mapping[str, Any], source: str) -
     """
     chosen = optimizer_of(name)
     known = {field.name for field in fields(chosen)}
+    values = dict(hyperparameters)
+    if isinstance(groups := values.pop("groups", ()), list | tuple):
+        values["groups"] = tuple(ParameterGroup.of_document(one, source) for one in groups)
     for key, value in hyperparameters.items():
-        if key not in known or not isinstance(value, int | float | None):
+        number = isinstance(value, int | float | None)
+        if key not in known or (not number if key != "groups" else "groups" not in values):
             raise UserError(
                 f"{source}: {shown(key)} with the value {shown(value)} is no hyper-parameter of "
                 f"{name}"
             )
-    return replace(chosen, **hyperparameters)
+    return replace(chosen, **values)
 
 
 def optimizer_of(spec: str | Optimizer, lr: float | None = None) -> Optimizer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, TypedDict, Unpack, get_type_hints
 
 from flexlegion.base.arguments import fits
@@ -113,7 +113,7 @@ class TrainingSpec:
         return {
             "loss": self.loss if is_named(self.loss) else None,
             "optimizer": self.optimizer.type,
-            "hyperparameters": asdict(self.optimizer),
+            "hyperparameters": self.optimizer.facts(),
         } | {name: value for name, value in others.items() if value is not None}
 
 

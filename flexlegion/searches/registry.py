@@ -10,6 +10,7 @@ from typing import TypeVar
 from flexlegion.base.arguments import typed
 from flexlegion.base.errors import UserError
 from flexlegion.base.registry import Registry
+from flexlegion.base.users_code import line_of
 from flexlegion.searches.mcmc import Progress
 from flexlegion.searches.mcmc import search as run_chains
 from flexlegion.searches.options import PAPER, Budget, SearchOptions
@@ -95,11 +96,14 @@ class NamedSearch:
         Names of the strategies that it starts from unless others are asked for.
     chooses
         Whether it is told where to start, which dimensions to split, and in what space.
+    own
+        Whether it is flexlegion's own.
     """
 
     run: Search
     starts: tuple[str, ...] = ("data", "expert", "optcnn", "random", *SPECIAL)
     chooses: bool = True
+    own: bool = False
 
 
 SEARCHES: Registry[NamedSearch] = Registry("search")
@@ -148,7 +152,13 @@ def run_search(name: str, task: SearchTask) -> SearchResult:
     """
     begin = time.monotonic()
     task.problem.require_room()
-    result = SEARCHES[name].run(task)
+    search = SEARCHES[name]
+    try:
+        result = search.run(task)
+    except UserError as e:
+        if search.own:
+            raise
+        raise UserError(f"search '{name}': {e}{line_of(e)}") from e
     if isinstance(result, SearchResult):
         return result
     if not isinstance(result, Strategy):
@@ -199,6 +209,6 @@ def _placement(task: SearchTask) -> SearchResult:
     )
 
 
-SEARCHES.add(ANNEALING, NamedSearch(_annealing), own=True)
-SEARCHES.add(PAPER_SEARCH, NamedSearch(_paper, ("data", "expert", "random")), own=True)
-SEARCHES.add(PLACEMENT, NamedSearch(_placement, chooses=False), own=True)
+SEARCHES.add(ANNEALING, NamedSearch(_annealing, own=True), own=True)
+SEARCHES.add(PAPER_SEARCH, NamedSearch(_paper, ("data", "expert", "random"), own=True), own=True)
+SEARCHES.add(PLACEMENT, NamedSearch(_placement, chooses=False, own=True), own=True)

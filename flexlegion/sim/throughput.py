@@ -40,16 +40,24 @@ class Work:
     def of(cls, graph: Graph) -> Work:
         """Of a graph as it is trained, of one micro-batch; all of them count."""
         samples = max((tensor.shape[0] for tensor in graph.inputs), default=1)
-        looked_up = {op.inputs[0] for op in graph.operators if op.kind.family == "embedding"}
-        steps = [t.shape[1] for t in graph.inputs if t in looked_up and len(t.shape) == 2]
-        is_text = bool(steps) and all(tensor.dtype == "int32" for tensor in graph.inputs)
+        tokens = tokens_of_sample(graph)
         flops = sum(
             op.kind.flops(op.input_shapes) + op.kind.backward_flops(op.input_shapes)
             for op in trained(graph)
         )
         rounds = graph.micro_batches
-        tokens = rounds * samples * max(steps) if is_text else None
-        return cls(rounds * samples, tokens, rounds * flops)
+        return cls(rounds * samples, tokens and rounds * samples * tokens, rounds * flops)
+
+
+def tokens_of_sample(graph: Graph) -> int | None:
+    """How many tokens a sample has, of the longest of its rows; None: samples are no tokens.
+
+    They are if all inputs are whole numbers, and rows of some are looked up in a table.
+    """
+    looked_up = {op.inputs[0] for op in graph.operators if op.kind.family == "embedding"}
+    steps = [t.shape[1] for t in graph.inputs if t in looked_up and len(t.shape) == 2]
+    is_text = bool(steps) and all(tensor.dtype == "int32" for tensor in graph.inputs)
+    return max(steps) if is_text else None
 
 
 @dataclass(frozen=True)

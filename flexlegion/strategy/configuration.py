@@ -6,10 +6,11 @@ import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import TYPE_CHECKING, Literal, get_args
 
 from flexlegion.base.errors import UserError
-from flexlegion.base.quoting import printable, shown
+from flexlegion.base.quoting import described, printable, shown
 from flexlegion.base.suggestions import did_you_mean
 from flexlegion.graph.graph import Operator
 from flexlegion.graph.operator_type import DimKind
@@ -139,6 +140,31 @@ class ParallelConfig:
         names, degrees = tuple(name for name, _ in split), tuple(degree for _, degree in split)
         return replace(self, degrees=degrees, dims=names)
 
+    def of_its_types(self, where: str) -> ParallelConfig:
+        """The same with its values in the types that the fields say: users' functions make some.
+
+        Parameters
+        ----------
+        where
+            Beginning of the message, e.g. the file's name and the operator.
+
+        Raises
+        ------
+        UserError
+            If a degree is no whole number, or a device or a dimension no name.
+        """
+        if not _are(self.degrees, Integral):
+            raise UserError(f"{where} has the degrees {_few(self.degrees)}, no whole numbers")
+        if not _are(self.devices, str):
+            raise UserError(f"{where} has the devices {_few(self.devices)}, no names")
+        if self.dims is not None and not _are(self.dims, str):
+            raise UserError(f"{where} has the dimensions {_few(self.dims)}, no names")
+        if type(self.buffers) is not int:
+            raise UserError(f"{where} has {described(self.buffers)} as its number of buffers")
+        degrees = tuple(map(int, self.degrees))
+        dims = None if self.dims is None else tuple(self.dims)
+        return replace(self, degrees=degrees, devices=tuple(self.devices), dims=dims)
+
     def check(self, operator: Operator, devices: Devices, where: str) -> None:
         """Raise `UserError` unless this configuration, `filled`, fits the operator and the machine.
 
@@ -201,6 +227,18 @@ class ParallelConfig:
                 f"{where} needs device '{device}', but this run has {devices}; change the "
                 "strategy, or run with more processors (legate --cpus, --gpus)"
             )
+
+
+def _are(values: object, kind: type) -> bool:
+    """Whether it is a list of such values."""
+    return isinstance(values, list | tuple) and all(isinstance(one, kind) for one in values)
+
+
+def _few(values: object) -> str:
+    """For messages."""
+    if not isinstance(values, list | tuple):
+        return described(values)
+    return f"[{', '.join(described(value) for value in values[:4])}]"
 
 
 def cannot_run_again(operator: Operator) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any, Self
 from flexlegion.base.documents import read_json
 from flexlegion.base.errors import UserError
 from flexlegion.base.files import write_text
-from flexlegion.base.quoting import printable, shown
+from flexlegion.base.quoting import described, printable, shown
 from flexlegion.graph.fingerprint import Fingerprint, difference
 from flexlegion.graph.graph import Graph
 from flexlegion.machine.devices import Devices
@@ -117,7 +117,7 @@ class Strategy(Mapping[str, ParallelConfig]):
             If it does not fit.
         """
         self._check_fingerprint(graph)
-        filled = self.filled(graph)
+        filled = self._of_their_types().filled(graph)
         operators = {operator.name: operator for operator in graph.operators}
         for name in filled:
             if name not in operators:
@@ -134,6 +134,18 @@ class Strategy(Mapping[str, ParallelConfig]):
         for name, operator in operators.items():
             configs[name].check(operator, devices, self.source)
         return ResolvedStrategy(configs, self, graph, devices)
+
+    def _of_their_types(self) -> Strategy:
+        """The same with configurations whose values are of the right types."""
+        configs = {}
+        for name, config in self._configs.items():
+            if not isinstance(config, ParallelConfig):
+                raise UserError(
+                    f"{self.source}: the configuration of operator '{name}' is "
+                    f"{described(config)}, but has to be a ParallelConfig"
+                )
+            configs[name] = config.of_its_types(f"{self.source}: operator '{name}'")
+        return Strategy(configs, self.source, self.found, self.granularity)
 
     @property
     def fingerprint(self) -> Fingerprint | None:
@@ -253,6 +265,13 @@ class ResolvedStrategy(Strategy):
             changed[name] = config.filled(operators[name], self.source)
             changed[name].check(operators[name], self.machine, self.source)
         return ResolvedStrategy(self._configs | changed, self, self.graph, self.machine)
+
+    def text(self) -> str:
+        """All that decides a plan, written out: equal exactly if two plan alike."""
+        entries = {name: entry_of(config) for name, config in self._for_file().items()}
+        return json.dumps(
+            [entries, None if self.granularity is None else to_json(self.granularity)]
+        )
 
     def _for_file(self) -> Mapping[str, ParallelConfig]:
         return {op.name: self[op.name].named(op) for op in self.graph.operators}

@@ -58,6 +58,11 @@ def check_same(what: str, arrays: Iterable[npt.NDArray[Any]], sampled: bool = Fa
         )
 
 
+def check_same_text(what: str, text: str) -> None:
+    """Raise `UserError` as `check_same` does, for something that is written out."""
+    check_same(what, [np.frombuffer(text.encode(), np.uint8)])
+
+
 class Failures:
     """The first failure of this rank, told when all ranks ask for it.
 

@@ -77,6 +77,9 @@ class Callback:
             What was saved and where, for the sentence that tells the user.
         """
 
+    def on_divergence(self, training: Training) -> None:
+        """A loss is not finite; nothing runs, and `fit` is about to raise."""
+
     # For callbacks that save what is trained
 
     def due(self, position: Position) -> bool:  # noqa: ARG002
@@ -203,12 +206,13 @@ class EarlyStopping(_Best):
         if patience < 1:
             raise UserError(f"patience has to be at least 1 epoch, but is {patience}")
         self.patience, self.restore_best = patience, restore_best
-        self._weights: dict[str, npt.NDArray[Any]] | None = None
+        # Of the best epoch: the weights, and their averages if there are some.
+        self._weights: list[dict[str, npt.NDArray[Any]]] = []
 
     def on_train_begin(self, training: Training) -> None:
         """See `Callback`."""
         super().on_train_begin(training)
-        self._weights = None
+        self._weights = []
         if training.resumed and training.epoch - self.best_epoch >= self.patience:
             training.stop()  # it was in the other process
 
@@ -216,7 +220,8 @@ class EarlyStopping(_Best):
         """See `Callback`."""
         if self.better(training, values):
             if self.restore_best:
-                self._weights = training.model.get_weights()
+                kinds = (False, True) if training.averages else (False,)
+                self._weights = [training.model.get_weights(kind) for kind in kinds]
         elif training.epoch - self.best_epoch >= self.patience:
             if training.prints:
                 say(
@@ -227,8 +232,9 @@ class EarlyStopping(_Best):
 
     def on_train_end(self, training: Training) -> None:
         """See `Callback`."""
-        if self.restore_best and self._weights is not None:
-            training.model.set_weights(self._weights)
+        if self.restore_best and self._weights:
+            for averages, weights in enumerate(self._weights):
+                training.model.set_weights(weights, bool(averages))
         elif self.restore_best and self.best_epoch:
             warnings.warn(
                 f"the best weights, of epoch {self.best_epoch}, are those of another process; "
@@ -240,6 +246,8 @@ class EarlyStopping(_Best):
 @typed_methods
 class BestWeights(_Best):
     """Writes the weights of the best epoch so far to a file, each time when there is a better one.
+
+    They are the moving averages where the optimizer keeps these (`ema`): what is validated.
 
     Parameters
     ----------
@@ -268,4 +276,5 @@ class BestWeights(_Best):
     def on_epoch_end(self, training: Training, values: Values) -> None:
         """See `Callback`."""
         if self.better(training, values):
-            training.model.save_weights(self.path)
+            with training.validated():
+                training.model.save_weights(self.path)

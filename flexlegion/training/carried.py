@@ -23,7 +23,7 @@ class Carried:
     ----------
     values
         Weights and the optimizer's states, by their keys in a checkpoint.
-    position, resumed, loss_scale
+    position, resumed, loss_scale, trained
         As `Compiled` and its program have them.
     """
 
@@ -31,6 +31,7 @@ class Carried:
     position: Position
     resumed: Mapping[str, Any] | None
     loss_scale: LossScale | None
+    trained: bool
 
     @classmethod
     def of(cls, compiled: Compiled) -> Carried:
@@ -39,13 +40,15 @@ class Carried:
         values = {
             one.key: program.read(one.tensor, one.field, one.state) for one in _kept(compiled)
         }
-        return cls(values, compiled.position, compiled.resumed, program.loss_scale)
+        its = compiled.position, compiled.resumed, program.loss_scale, program.trained
+        return cls(values, *its)
 
     def into(self, compiled: Compiled) -> None:
         """Bring a program of the same network and optimizer there."""
         put(compiled.program, _kept(compiled), self.values.__getitem__)
         compiled.position, compiled.resumed = self.position, self.resumed
         compiled.program.loss_scale = self.loss_scale
+        compiled.program.trained = self.trained
 
 
 def _kept(compiled: Compiled) -> list[Kept]:

@@ -42,6 +42,7 @@ class Compiled:
     resumed: Mapping[str, Any] | None = None
 
     in_training: bool = False
+    averaged: bool = False  # whether the weights are their moving averages for now
 
     @contextmanager
     def while_training(self) -> Iterator[None]:
@@ -61,6 +62,11 @@ class Compiled:
 
     def check_at_rest(self) -> None:
         """Raise `UserError` if a callback asks for what ends the training that it belongs to."""
+        if self.averaged:
+            raise UserError(
+                "the model's weights are their moving averages for now; until averaged() has "
+                "ended, it can evaluate, predict and save, but not be trained, compiled or closed"
+            )
         if self.in_training:
             raise UserError(
                 "the model is in training, and until that has ended it cannot be trained, compiled "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,9 @@ import numpy as np
 
 from flexlegion.base.errors import DivergenceError, UserError
 from flexlegion.console.text import count
-from flexlegion.objective.metrics import MetricSums, Totals
+from flexlegion.objective.metrics import MetricSums, Totals, check_counted
 from flexlegion.process.ending import Request, ended
+from flexlegion.sim.throughput import rates, tokens_of_sample
 from flexlegion.training.callbacks import Callback
 from flexlegion.training.feeds import Feed
 from flexlegion.training.loss_scale import LossScale
@@ -35,7 +37,8 @@ class History:
     ----------
     epochs
         For each epoch: loss and metrics over its training data, ``val_``-prefixed ones over the
-        validation data if there were any, ``seconds`` and ``samples_per_second`` of training.
+        validation data if there were any, ``seconds`` and ``samples_per_second`` of training, and
+        where samples are rows of tokens ``tokens_per_second``.
     """
 
     epochs: list[dict[str, float]] = field(default_factory=list)
@@ -96,6 +99,7 @@ class Training:
         self.names: list[str] = []
         self.resumed = self.prints = False
         self._samples = 0  # an epoch
+        self._tokens: int | None = None  # a sample
         self._total, self._seconds = Totals(), 0.0  # of the epoch so far
         self._stop_wanted = self._stopped = False
 
@@ -113,6 +117,21 @@ class Training:
     def learning_rate(self) -> float:
         """That of the last iteration before the position."""
         return self._compiled.rate_after(self.position.step)
+
+    @property
+    def averages(self) -> bool:
+        """Whether weights have moving averages, which are what is validated."""
+        return self._compiled.training.optimizer.ema is not None
+
+    def validated(self) -> AbstractContextManager[None]:
+        """Meanwhile the model's weights are those that are validated: the averages, if it has."""
+        return self.model.averaged() if self.averages else nullcontext()
+
+    def about(self) -> dict[str, Any]:
+        """What is trained, how, and on what; for JSON."""
+        reference = self.model.reference
+        its = {"model": None if reference is None else reference.name}
+        return its | {"batch_size": self.model.batch_size} | self._compiled.about()
 
     def stop(self) -> None:
         """End training once the running iterations have ended; `fit` returns as usual.
@@ -196,10 +215,11 @@ class Training:
                 f"are {feed.samples}; go on with the same data"
             )
         self._samples = feed.samples
+        self._tokens = tokens_of_sample(self._compiled.graph)
         goal = self._compiled.goal
         values = list(goal.means([MetricSums()] * len(goal.terms)))
         validated = [f"val_{name}" for name in values if validation is not None]
-        self.names = [*values, *validated, "seconds", "samples_per_second"]
+        self.names = [*values, *validated, "seconds", *self._rates(0.0)]
         self.prints = progress and self.first_rank
         try:
             for callback in self._callbacks:
@@ -209,6 +229,10 @@ class Training:
                 self._epoch(feed, validation, shuffle)
             for callback in self._callbacks:
                 callback.on_train_end(self)
+        except DivergenceError:
+            for callback in self._callbacks:
+                callback.on_divergence(self)
+            raise
         finally:
             # Another call begins with another epoch, and so with another order of the samples.
             part = self.position.batch > 0
@@ -243,13 +267,15 @@ class Training:
         self._obey(steps)
         if self._stopped:
             return
+        check_counted(compiled.goal, self._total.losses, "the training data")
         values = compiled.goal.means(self._total.losses)
         speed = self._total.samples / max(self._seconds, 1e-9)
         if validation is not None:
             values |= {f"val_{name}": value for name, value in self._validate(validation).items()}
         left = (self.epochs - self.epoch - 1) * (perf_counter() - started)
-        bar.finish(values, speed, left if done == 0 else 0.0)
-        values |= {"seconds": self._seconds, "samples_per_second": speed}
+        of_tokens = self._rates(speed).get("tokens_per_second")
+        bar.finish(values, rates(speed, of_tokens), left if done == 0 else 0.0)
+        values |= {"seconds": self._seconds} | self._rates(speed)
         self.history.epochs.append(values)
         self.position = self.position.next_epoch()
         self._total, self._seconds = Totals(), 0.0
@@ -257,15 +283,22 @@ class Training:
             callback.on_epoch_end(self, values)
         self._agree()
 
+    def _rates(self, samples: float) -> dict[str, float]:
+        """What an epoch's values say of so many samples a second."""
+        its = {"samples_per_second": samples}
+        return its if self._tokens is None else its | {"tokens_per_second": self._tokens * samples}
+
     def _validate(self, feed: Feed) -> dict[str, float]:
         wishes = _Wishes(self)
         series = feed.batches(np.arange(feed.samples), 0)
-        sums = run_series(self._compiled.program, EVALUATE, series, watcher=wishes)
+        with self.validated():
+            sums = run_series(self._compiled.program, EVALUATE, series, watcher=wishes)
         self._obey(wishes)
         what = f"on the validation data after epoch {self.epoch + 1}"
         failure = self._failure(sums.losses, what)
         if failure is not None:
             raise failure
+        check_counted(self._compiled.goal, sums.losses, "the validation data")
         return self._compiled.goal.means(sums.losses)
 
     def _agree(self) -> None:

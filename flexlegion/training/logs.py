@@ -1,4 +1,4 @@
-"""Logs of training: a CSV file, and TensorBoard's; see `flexlegion.training.callbacks`."""
+"""Logs of training: a CSV file, TensorBoard's, and W&B's; see `flexlegion.training.callbacks`."""
 
 from __future__ import annotations
 
@@ -145,3 +145,108 @@ class TensorBoard(Callback):
     def on_interrupt(self, training: Training) -> None:
         """See `Callback`."""
         self.on_train_end(training)
+
+
+@typed_methods
+class WandB(Callback):
+    """Writes losses, metrics, rate and speed to Weights & Biases, by iterations.
+
+    The run's configuration is how the model is trained, and on what. A training that is resumed
+    from a checkpoint goes on with the run. It needs the package wandb, which goes by its own
+    variables: with ``WANDB_MODE=offline`` all stays in the folder, for ``wandb sync``.
+
+    Parameters
+    ----------
+    project
+        Its name.
+    name
+        Of the run; by default W&B chooses one.
+    folder
+        In which its folder ``wandb`` is; by default ``WANDB_DIR``, or the working directory.
+    every
+        Iterations between two points of the loss within an epoch; 0: a point an epoch.
+    """
+
+    def __init__(
+        self,
+        project: str,
+        name: str | None = None,
+        folder: str | Path | None = None,
+        every: int = 0,
+    ) -> None:
+        if every < 0:
+            raise UserError(f"every has to be at least 0 iterations, but is {every}")
+        try:
+            import wandb
+        except ImportError:
+            raise UserError(
+                "logs for Weights & Biases need the package wandb: pip install wandb"
+            ) from None
+        self.project, self.name, self.every = project, name, every
+        self.folder = None if folder is None else str(folder)
+        self._package = wandb
+        self._id: str | None = None
+        self._run: Any = None
+
+    def on_train_begin(self, training: Training) -> None:
+        """Begin the run, or go on with it."""
+        if not training.first_rank:
+            return
+        if not training.resumed:
+            self._id = None
+        # Its own words go to no output of a command, and it takes no output of it.
+        settings = self._package.Settings(silent=True, console="off")
+        try:
+            self._run = self._package.init(
+                project=self.project,
+                name=self.name,
+                dir=self.folder,
+                id=self._id,
+                resume=None if self._id is None else "allow",
+                config=training.about(),
+                settings=settings,
+            )
+        except (self._package.errors.Error, OSError) as e:
+            reason = " ".join(str(e).split()).rstrip(".")
+            raise UserError(
+                f"Weights & Biases cannot log ({reason}); log in by 'wandb login', or set "
+                "WANDB_MODE=offline"
+            ) from None
+        self._id = self._run.id
+
+    def on_batch_end(self, training: Training, values: Values) -> None:
+        """See `Callback`."""
+        step = training.position.step
+        if self._run is not None and self.every and step % self.every == 0:
+            self._run.log({"batch_loss": values["loss"]}, step=step)
+
+    def on_epoch_end(self, training: Training, values: Values) -> None:
+        """See `Callback`."""
+        if self._run is not None:
+            its = {"epoch": training.epoch, "learning_rate": training.learning_rate}
+            self._run.log({**values, **its}, step=training.position.step)
+
+    def on_train_end(self, training: Training) -> None:  # noqa: ARG002
+        """See `Callback`."""
+        self._finish(0)
+
+    def on_interrupt(self, training: Training) -> None:  # noqa: ARG002
+        """See `Callback`."""
+        self._finish(1)
+
+    def on_divergence(self, training: Training) -> None:  # noqa: ARG002
+        """See `Callback`."""
+        self._finish(1)
+
+    def state(self) -> dict[str, Any]:
+        """See `Callback`."""
+        return {"id": self._id}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """See `Callback`."""
+        self._id = None if state["id"] is None else str(state["id"])
+
+    def _finish(self, status: int) -> None:
+        if self._run is not None:
+            self._run.finish(exit_code=status)
+            self._run = None

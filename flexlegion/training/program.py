@@ -24,6 +24,7 @@ from flexlegion.ops.losses import LossOperator
 from flexlegion.plan.native_optimizer import to_native
 from flexlegion.plan.passes import FIELDS
 from flexlegion.plan.plan import Box, Plan
+from flexlegion.training.agreement import check_same_text
 from flexlegion.training.loss_scale import LossScale
 
 _RUNS = native.enumeration("fl_run")
@@ -92,6 +93,8 @@ class Program:
     ----------
     loss_scale
         Of gradients that are stored as float16; None: gradients are not scaled.
+    trained
+        Whether states of the optimizer have values of iterations, this program's or another's.
     """
 
     def __init__(
@@ -103,9 +106,11 @@ class Program:
         self.precision = precision
         self._rt = native.rt()
         self.ranks = int(native.running().ranks)
+        if self.ranks > 1:  # else they would wait for each other's launches for ever
+            check_same_text("the strategy's configurations", plan.strategy.text())
         self._data: dict[int, tuple[Tensor, Array]] = {}  # by number
         self._left: set[int] = set()  # of these, what nobody needs any more
-        self._in_series = False
+        self._in_series = self.trained = False
         self._losses = list(losses_of(plan.graph).values())
         # Of gradients that are stored as float16; with which scale each iteration was issued.
         self.loss_scale = LossScale() if plan.facts.scales else None
@@ -117,7 +122,7 @@ class Program:
         self._handle = self._rt.check(
             self._rt.lib.fl_program_create(
                 plan.handle,
-                to_native(array, optimizer),
+                to_native(array, optimizer, plan),
                 seed,
                 optimizer.clip_norm or 0.0,
                 native.enumeration("fl_precision")[precision],
@@ -277,6 +282,7 @@ class Program:
             )
         )
         self._staged = self._values_that_count(following)
+        self.trained = self.trained or run == TRAIN
         if self.loss_scale is not None and run == TRAIN:
             self._scaled[ticket] = self._last_scale = self.loss_scale.value
         return ticket

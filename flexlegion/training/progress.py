@@ -64,20 +64,19 @@ class EpochProgress:
             status = f"{format_metrics({'loss': loss})}  {rate} samples/s"
             self._bar.show(sums.samples / max(self.samples, 1), status)
 
-    def finish(self, values: dict[str, float], samples_per_second: float, left: float) -> None:
+    def finish(self, values: dict[str, float], speed: str, left: float) -> None:
         """Print the epoch's line.
 
         Parameters
         ----------
         values
             Loss and metrics.
-        samples_per_second
-            Of its training.
+        speed
+            Of its training, as in ``1,234 samples/s``.
         left
             Seconds that the epochs after it will take.
         """
         if self.shown:
-            speed = f"{samples_per_second:,.0f} samples/s"
             if left > 0:
                 speed += f", {timedelta(seconds=math.ceil(left))} left"
             line = f"{self.label}  {format_metrics(values)}  {speed}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,10 +28,13 @@ class TrainedModel(Protocol):
     def reference(self) -> Named | None:
         """How it was named, if it was."""
 
-    def get_weights(self) -> dict[str, npt.NDArray[Any]]:
+    def get_weights(self, averages: bool = False) -> dict[str, npt.NDArray[Any]]:
         """See `Model`."""
 
-    def set_weights(self, weights: dict[str, Any]) -> None:
+    def set_weights(self, weights: dict[str, Any], averages: bool = False) -> None:
+        """See `Model`."""
+
+    def averaged(self) -> AbstractContextManager[None]:
         """See `Model`."""
 
     def save_weights(self, path: str | Path) -> None:

@@ -8,7 +8,7 @@ clearly faster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Unpack
@@ -21,6 +21,7 @@ from flexlegion.console.blocks import Block
 from flexlegion.console.progress import ProgressBar
 from flexlegion.cost.measured import AS_MEASURED, Calibration
 from flexlegion.cost.profile_db import ProfileDB
+from flexlegion.known_strategies import AnyStrategy, named, read_strategy
 from flexlegion.machine.running import running_machine
 from flexlegion.networks.network import Network
 from flexlegion.objective.precision import check_used
@@ -38,7 +39,7 @@ from flexlegion.searches.options import Budget
 from flexlegion.searches.result import SearchResult
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
-from flexlegion.strategy.strategy import ResolvedStrategy
+from flexlegion.strategy.strategy import ResolvedStrategy, Strategy
 from flexlegion.tuner.calibration import calibration_by
 from flexlegion.tuner.disturbances import Watch
 from flexlegion.tuner.duel import Duel, Rules
@@ -170,6 +171,7 @@ def tune(
     y: Any = None,
     *,
     budget: str | float = "10s",
+    start: Sequence[AnyStrategy] | None = None,
     finalists: int = 3,
     rounds: int = Rules.rounds,
     max_rounds: int = Rules.max_rounds,
@@ -196,6 +198,9 @@ def tune(
         What to try strategies on, as `Model.fit` takes them; made up unless given.
     budget
         Of the search: seconds, or a text such as "30s" or "2m".
+    start
+        Strategies that the search starts from in place of the known ones: names, those of your own
+        included, files, or strategies. Each is tried as it is, too.
     finalists
         How many of the strategies found are tried.
     rounds, max_rounds
@@ -240,7 +245,8 @@ def tune(
     if finalists < 1:
         raise UserError(f"there has to be at least 1 finalist, not {finalists}")
     check_search(seed, None)
-    network = network_of(model, **training)
+    network = network_of(model, **training)  # whose code may name starts
+    given = None if start is None else [read_strategy(one) for one in start]
     machine = running_machine()
     check_used(network.training.precision, machine.devices.names, "this run")
     check_stored(network.training.storage, machine.devices.names)
@@ -253,8 +259,10 @@ def tune(
     }
     with ProfileDB(profile_db) as db:
         topology = local_topology(db)
-        # First of all, for it would also show that something is wrong with the data.
-        trial = _calibrating(network, problem_of(network, topology, db), options)
+        first = problem_of(network, topology, db)
+        _given(first, given or ())  # mistakes show before anything is measured
+        # Early, for it would also show that something is wrong with the data.
+        trial = _calibrating(network, first, options)
         profile_runtime(topology, db)
         measured = profile(all_requests(network.graph, topology), network, topology, db, shown)
         calibration = AS_MEASURED
@@ -264,14 +272,16 @@ def tune(
             )
         problem = problem_of(network, topology, db, calibration)
         with ProgressBar("search", shown) as bar:
-            result = search(problem, _starts(problem), limits, seed, progress=bar.search)
+            own = _given(problem, given or ())
+            starts = _with_data(problem, own) if own else _starts(problem)
+            result = search(problem, starts, limits, seed, progress=bar.search)
         if on_found is not None:
             about = {"machine": str(problem.devices), "seed": seed}
             about["iteration_time_ns"] = result.iteration_time_ns
             on_found(result.strategy.with_origin("found", network.found(about)))
         if result.interrupted:
             raise again(result.ended_by)
-        trials = _finalists(problem, result, finalists)
+        trials = _finalists(problem, result, finalists, own)
         duel = Duel(trials[0].name, [trial.name for trial in trials[1:]], rules)
         with Watch() as watch, ProgressBar("training", shown) as bar:
             run_rounds(
@@ -292,6 +302,31 @@ def _starts(problem: Problem) -> dict[str, ResolvedStrategy]:
     return where_needed(problem, resolvable(KNOWN, problem))
 
 
+def _given(problem: Problem, read: Sequence[str | Strategy]) -> dict[str, ResolvedStrategy]:
+    """The strategies that the caller gave, by name.
+
+    Raises
+    ------
+    UserError
+        If one does not fit the network or into the machine's memory.
+    """
+    given = {}
+    for spec in read:
+        strategy = named(spec, problem)
+        excess = memory_excess(strategy, full(problem, strategy))
+        if excess is not None:
+            raise UserError(f"{strategy.source}: {excess}")
+        given[spec if isinstance(spec, str) else strategy.source] = strategy
+    return given
+
+
+def _with_data(
+    problem: Problem, given: Mapping[str, ResolvedStrategy]
+) -> dict[str, ResolvedStrategy]:
+    """Data parallelism, with which all others are compared, ahead of the strategies given."""
+    return where_needed(problem, resolvable(["data"], problem)) | dict(given)
+
+
 def _calibrating(network: Network, problem: Problem, options: dict[str, Any]) -> Trial | None:
     """Training with the first known strategy that fits into memory, if one does."""
     for strategy in _starts(problem).values():
@@ -304,8 +339,13 @@ def _calibrating(network: Network, problem: Problem, options: dict[str, Any]) ->
     return None
 
 
-def _finalists(problem: Problem, result: SearchResult, number: int) -> list[Trial]:
-    """Data parallelism, where batch and memory allow it, then the best few that were found.
+def _finalists(
+    problem: Problem,
+    result: SearchResult,
+    number: int,
+    given: Mapping[str, ResolvedStrategy],
+) -> list[Trial]:
+    """Data parallelism, where batch and memory allow it, what was given, the best few found.
 
     Of those that are simulated to take equally long, as mirror images do, one.
     """
@@ -313,9 +353,14 @@ def _finalists(problem: Problem, result: SearchResult, number: int) -> list[Tria
     data_ns = result.start_times_ns.get("data")
     if data_ns is not None:
         finalists.append(Trial(BASELINE, resolvable(["data"], problem)["data"], data_ns))
+    for name, strategy in given.items():
+        time_ns = full(problem, strategy).iteration_time_ns
+        if all(f.strategy != strategy for f in finalists):
+            finalists.append(Trial(f"'{name}' as it is", strategy, time_ns))
+    most = len(finalists) + number - (not finalists)
     for start, (strategy, time_ns) in result.found.items():
         known = any(f.simulated_ns == time_ns for f in finalists)
-        if not known and len(finalists) <= number:
+        if not known and len(finalists) < most:
             finalists.append(Trial(f"found from '{start}'", strategy, time_ns))
     return finalists
 

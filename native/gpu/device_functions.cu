@@ -58,7 +58,7 @@ TensorView summed_gradient(const TensorView& stack) {
 
 // The same three ways as ops/weight_update.cc: a gradient that is a tensor; a table of which the
 // looked-up rows change; a table of which all rows change, in blocks.
-void update(const WeightUpdate& update) {
+void change(const WeightUpdate& update) {
   const auto by = [&](const TensorView& value, const TensorView& gradient,
                       const std::vector<TensorView>& states) {
     const float* const guard = update.scaled() ? update.norm.f32() : nullptr;
@@ -100,6 +100,19 @@ void update(const WeightUpdate& update) {
                          }
                          by(rows_of(update.value, lo, hi), block, states);
                        });
+}
+
+// An average goes on in each iteration and in all rows, whichever of them changed.
+void update(const WeightUpdate& update) {
+  change(update);
+  if (!update.average.present()) return;
+  const float share = update.new_share();
+  for_each_element<2>({&update.average, &update.value}, [=] FL_BODY(auto e) {
+    auto averages = e[0];
+    const auto values = e[1];
+    for (int k = 0; k < e.kWidth; ++k) averages[k] = followed(averages[k], values[k], share);
+    e.set(0, averages);
+  });
 }
 
 // *sum += the squares of a gradient.

@@ -60,9 +60,18 @@ int fl_rt_traffic(int count_copies, fl_traffic *out);
 /* What products and convolutions on GPUs round their factors to. */
 typedef enum { FL_FP32, FL_TF32, FL_BF16 } fl_precision;
 
+/* Weights that are updated by other hyperparameters than the rest. */
+typedef struct {
+  fl_attributes attributes;
+  double rate; /* what the learning rate is multiplied with */
+} fl_parameter_group;
 typedef struct {
   const char *type; /* "adam" */
   fl_attributes attributes;
+  double ema;       /* of a moving average of each weight, the last state; 0: none */
+  int32_t n_groups; /* 0: there are none, and no `group_of` */
+  const fl_parameter_group *groups;
+  const int32_t *group_of; /* of each tensor of the plan's graph; -1: none */
 } fl_optimizer;
 
 /* Measuring. Every rank makes the same calls, and gets the same times. How often a task runs: */

@@ -38,9 +38,21 @@ struct WeightUpdate {
   double clip_norm = 0;
   // Where the new value is rounded to, if it is stored in two bytes as well.
   TensorView rounded;
+  // A moving average of the value, or absent; and its factor.
+  TensorView average = {};
+  double ema = 0;
 
   bool scaled() const { return run.loss_scale > 0; }
+  // The share of the new value in the average: all of it in the first iteration.
+  float new_share() const { return run.step == 0 ? 1.0f : static_cast<float>(1.0 - ema); }
 };
+
+// The average that follows a value. As PyTorch's lerp: from the nearer end, so that a share of one
+// gives the value itself.
+FL_DEVICE inline float followed(float average, float value, float share) {
+  return share < 0.5f ? average + share * (value - average)
+                      : value - (value - average) * (1.0f - share);
+}
 
 // What gradients of that norm are multiplied with before they are used, so that they are not scaled
 // any more and their norm is at most `clip_norm`. As in PyTorch, a small number keeps a norm of
@@ -105,7 +117,7 @@ struct DeviceFunctions {
 // The sizes of what passes between the runtime and a library of such functions and kernels, as one
 // number. Raise the first factor where a meaning changes and no size does.
 constexpr std::uint64_t device_interface() {
-  std::uint64_t number = 5;
+  std::uint64_t number = 6;
   for (const std::size_t size :
        {sizeof(DeviceFunctions), sizeof(WeightUpdate), sizeof(GpuFacts), sizeof(KernelTask),
         sizeof(TensorView), sizeof(RunState), sizeof(Lookup)}) {

@@ -115,7 +115,7 @@ void update_rows(const WeightUpdate& update, float factor) {
   });
 }
 
-void update_weight(const WeightUpdate& update) {
+void change_weight(const WeightUpdate& update) {
   float factor = 1.0f;
   if (update.norm.present()) {
     // The norm is that of all weights' gradients and was computed by a task before. If it is not
@@ -128,6 +128,23 @@ void update_weight(const WeightUpdate& update) {
   Updater updater(update.kernel, update.value, update.states, factor, update.run, update.rounded);
   for_each_row_block(update.gradient.lookups, TableRows::of(update.value), update.value.extent(1),
                      update.kernel.lazy(), updater);
+}
+
+FLEXLEGION_SIMD void follow_run(float* average, const float* value, float share, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) average[i] = followed(average[i], value[i], share);
+}
+
+// An average goes on in each iteration and in all rows, whichever of them changed.
+void update_weight(const WeightUpdate& update) {
+  change_weight(update);
+  if (!update.average.present()) return;
+  const TensorView& value = update.value;
+  share_range(value.extent(0), value.volume(), [&](std::int64_t lo, std::int64_t hi) {
+    const TensorView average = rows_of(update.average, 0, lo, hi), from = rows_of(value, 0, lo, hi);
+    for_each_run<2>({&average, &from}, [&](const Offsets<2>& at, std::int64_t n) {
+      follow_run(average.f32() + at[0], from.f32() + at[1], update.new_share(), n);
+    });
+  });
 }
 
 void find_norm(const std::vector<WeightGradient>& gradients, float* norm) {

@@ -53,6 +53,21 @@ fl::Batch batch_of(const fl_batch& its) {
   return {{its.data, its.data + its.n_data}, {its.rows, its.rows + its.n_rows}};
 }
 
+// What an optimizer is told of the plan's weights.
+fl::Hyperparameters hyperparameters_of(const fl_plan& plan, const fl_optimizer& its) {
+  fl::Hyperparameters result;
+  result.common.attributes = fl::Attributes(fl::attributes_of(its.attributes));
+  result.ema = its.ema;
+  for (int i = 0; i < its.n_groups; ++i) {
+    const fl_parameter_group& group = its.groups[i];
+    result.groups.push_back({fl::Attributes(fl::attributes_of(group.attributes)), group.rate});
+  }
+  if (its.n_groups > 0) {
+    result.group_of.assign(its.group_of, its.group_of + plan.graph.tensors.size());
+  }
+  return result;
+}
+
 // A tensor's field by its numbers; the enumerations of both sides agree (plan/api.cc).
 fl::Place place_of(int tensor, int field, int state) {
   return {fl::TensorId(tensor), static_cast<fl::Field>(field), state};
@@ -180,9 +195,9 @@ int fl_rt_traffic(int count_copies, fl_traffic* out) {
 int fl_rt_measure_task(const fl_plan* plan, const fl_optimizer* optimizer, int launch, int part,
                        int bound, int precision, const fl_repeats* repeats, fl_times* out) {
   return measured(out, [&] {
-    const fl::Attributes attributes(fl::attributes_of(optimizer->attributes));
-    return fl::measure_task(*plan, optimizer->type, attributes, fl::LaunchId(launch), part, bound,
-                            precision_of(precision), repeats_of(*repeats));
+    return fl::measure_task(*plan, optimizer->type, hyperparameters_of(*plan, *optimizer),
+                            fl::LaunchId(launch), part, bound, precision_of(precision),
+                            repeats_of(*repeats));
   });
 }
 
@@ -220,9 +235,9 @@ int fl_rt_all_gather(const void* mine, int64_t bytes, void* all) {
 fl_program* fl_program_create(const fl_plan* plan, const fl_optimizer* optimizer, uint64_t seed,
                               double clip_norm, int precision, fl_program_facts* out) {
   return fl::guarded(static_cast<fl_program*>(nullptr), [&] {
-    const fl::Attributes attributes(fl::attributes_of(optimizer->attributes));
-    auto handle = std::unique_ptr<fl_program>(new fl_program{
-        {*plan, optimizer->type, attributes, seed, clip_norm, precision_of(precision)}});
+    auto handle = std::unique_ptr<fl_program>(
+        new fl_program{{*plan, optimizer->type, hyperparameters_of(*plan, *optimizer), seed,
+                        clip_norm, precision_of(precision)}});
     for (fl::TensorId weight : plan->graph.tensors.ids()) {
       if (plan->graph.tensors[weight].kind != fl::TensorKind::weight) continue;
       const auto [devices, rects] = handle->program.home_of(weight);

@@ -15,6 +15,7 @@
 #include "plan/handles.h"
 #include "runtime/bodies.h"
 #include "runtime/executor.h"
+#include "runtime/hyperparameters.h"
 
 namespace flexlegion {
 
@@ -38,7 +39,7 @@ struct TaskTimes {
 // an iteration: host array to staging tensor, and from there to the input. Values of int32 inputs
 // are below `bound`.
 TaskTimes measure_task(const fl_plan& plan, const std::string& optimizer,
-                       const Attributes& hyperparameters, LaunchId launch, int part,
+                       const Hyperparameters& hyperparameters, LaunchId launch, int part,
                        std::int32_t bound, Precision precision, const Repeats& repeats);
 
 // The sum of `slots` partial gradients of `elements` float32 each.

@@ -116,7 +116,7 @@ std::vector<bool> read_by_all(const Graph& graph, const Launch& launch) {
 // The launch of one task as a step on a device, over regions of its own, filled with numbers, but
 // for those that it `shares`, which the first that asks fills.
 void add_plan_task(Measurement& measurement, int device, const fl_plan& plan, const Launch& launch,
-                   const std::string& optimizer, const Attributes& hyperparameters,
+                   const std::string& optimizer, const Hyperparameters& hyperparameters,
                    std::int32_t bound, const std::vector<bool>& shares, Regions& shared) {
   const Graph& graph = plan.graph;
   Regions own;
@@ -185,8 +185,8 @@ TaskTimes with_alone(Measurement& measurement, const RunState& state, const Repe
 }  // namespace
 
 TaskTimes measure_task(const fl_plan& plan, const std::string& optimizer,
-                       const Attributes& hyperparameters, LaunchId id, int part, std::int32_t bound,
-                       Precision precision, const Repeats& repeats) {
+                       const Hyperparameters& hyperparameters, LaunchId id, int part,
+                       std::int32_t bound, Precision precision, const Repeats& repeats) {
   const Launch& all = plan.plan.launches.at(id.index());
   const Launch launch = only(all, static_cast<std::size_t>(part));
   if (row_of(launch.pass).ahead) return {measure_load(plan.graph, launch, repeats), {}};

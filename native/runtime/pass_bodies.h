@@ -7,6 +7,7 @@
 #include "ops/kernel.h"
 #include "plan/plan.h"
 #include "runtime/bodies.h"
+#include "runtime/hyperparameters.h"
 
 namespace flexlegion {
 
@@ -16,7 +17,7 @@ struct PlannedWork {
   const Plan& plan;
   const Launch& launch;
   const std::string& optimizer;
-  const Attributes& hyperparameters;
+  const Hyperparameters& hyperparameters;
   double clip_norm;          // 0: gradients are not clipped
   OperatorKernels& kernels;  // of the launch's operator, whose launches share them
 };

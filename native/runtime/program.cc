@@ -29,7 +29,7 @@ namespace flexlegion {
 using namespace Legion;
 
 Program::Program(const fl_plan& plan, const std::string& optimizer,
-                 const Attributes& hyperparameters, std::uint64_t seed, double clip_norm,
+                 const Hyperparameters& hyperparameters, std::uint64_t seed, double clip_norm,
                  Precision precision)
     : Executor(precision),
       graph_(plan.graph),

@@ -19,6 +19,7 @@
 #include "plan/handles.h"
 #include "runtime/bodies.h"
 #include "runtime/executor.h"
+#include "runtime/hyperparameters.h"
 #include "runtime/iteration_log.h"
 
 namespace flexlegion {
@@ -32,7 +33,7 @@ struct Batch {
 
 class Program : public Executor {
  public:
-  Program(const fl_plan& plan, const std::string& optimizer, const Attributes& hyperparameters,
+  Program(const fl_plan& plan, const std::string& optimizer, const Hyperparameters& hyperparameters,
           std::uint64_t seed, double clip_norm, Precision precision);
   ~Program() override;  // waits for running work
 
@@ -143,7 +144,7 @@ class Program : public Executor {
   const Graph graph_;
   const Plan plan_;
   const std::string optimizer_;
-  const Attributes hyperparameters_;
+  const Hyperparameters hyperparameters_;
   const std::uint64_t seed_;
   const double clip_norm_;                  // 0: gradients are not clipped
   std::map<Place, int> regions_of_places_;  // of homes (Plan::home_of), and of their buffers

@@ -30,6 +30,7 @@ constexpr int kReducedSlot = 4100;
 
 // What an update or norm launch has for one weight: positions among its requirements.
 struct UpdatedWeight {
+  TensorId tensor;
   std::size_t value = 0;
   std::ptrdiff_t gradient = -1;  // of a table: none
   bool reduced = false;          // whether the gradient is no stack, but the sum of one
@@ -71,6 +72,7 @@ std::vector<UpdatedWeight> updated_weights(const Graph& graph, const Launch& pla
         weight.states.push_back(i);
         break;
       default:
+        weight.tensor = r.tensor;
         weight.value = i;
     }
   }
@@ -144,32 +146,56 @@ WeightGradient gradient_in(const LeafContext& context, const UpdatedWeight& weig
   return gradient;
 }
 
-// An optimizer's.
+// An optimizer's, for the weights of a group.
 class UpdateKernels : public KernelsOfKinds<UpdateKernel> {
  public:
-  explicit UpdateKernels(const PlannedWork& work) {
+  UpdateKernels(const PlannedWork& work, const Hyperparameters::Group& group) : rate_(group.rate) {
     fill(work.launch.devices, [&](DeviceKind kind) {
-      return make_update_kernel(work.optimizer, work.hyperparameters, kind);
+      return make_update_kernel(work.optimizer, group.attributes, kind);
     });
   }
+  // An iteration as these weights see it.
+  RunState in_group(RunState run) const {
+    run.learning_rate *= rate_;
+    return run;
+  }
+
+ private:
+  double rate_;
 };
 
 // If the norm of all gradients is above `clip_norm`, they are scaled down to it; 0: whatever it is.
 LaunchBody update_body(const PlannedWork& work) {
-  const UpdateKernels kernels(work);
-  const auto update = [weights = updated_weights(work.graph, work.launch, work.launch),
-                       norm = place_of(work.launch, RequirementRole::clipped_by), kernels,
+  std::vector<UpdatedWeight> updated = updated_weights(work.graph, work.launch, work.launch);
+  std::vector<UpdateKernels> each;
+  for (const UpdatedWeight& weight : updated) {
+    each.emplace_back(work, work.hyperparameters.of(weight.tensor));
+  }
+  const double ema = work.hyperparameters.ema;
+  // The first iteration's average is another work than that of those which repeat it.
+  const bool repeats = ema == 0 && std::all_of(each.begin(), each.end(), [&](const auto& kernels) {
+                         return kernels.repeat_on(work.launch.devices);
+                       });
+  const auto update = [weights = std::move(updated), kernels = std::move(each), ema,
+                       norm = place_of(work.launch, RequirementRole::clipped_by),
                        clip_norm = work.clip_norm](LeafContext& context) {
     const auto& views = context.views;
-    for (const UpdatedWeight& weight : weights) {
+    for (std::size_t w = 0; w < weights.size(); ++w) {
+      const UpdatedWeight& weight = weights[w];
       const TensorView& value = views[weight.value];
       if (!value.present()) continue;
-      WeightUpdate change{kernels.on(context.kind), value, {}, gradient_in(context, weight),
-                          context.arguments->run,   {},    0,  {}};
+      const RunState run = kernels[w].in_group(context.arguments->run);
+      WeightUpdate change{
+          kernels[w].on(context.kind), value, {}, gradient_in(context, weight), run, {}, 0, {}};
       for (std::size_t i : weight.states) change.states.push_back(views[i]);
       if (value.narrow()) {  // then its master is the last of the states (plan/graph.h)
         change.rounded = value;
         change.value = change.states.back();
+        change.states.pop_back();
+      }
+      if (ema != 0) {
+        change.average = change.states.back();
+        change.ema = ema;
         change.states.pop_back();
       }
       if (norm >= 0) {
@@ -179,7 +205,6 @@ LaunchBody update_body(const PlannedWork& work) {
       context.device->update(change);
     }
   };
-  const bool repeats = kernels.repeat_on(work.launch.devices);
   return {update, repeats ? Recordable::at_one_rate : Recordable::never};
 }
 

@@ -285,11 +285,13 @@ def trained(networks: Iterable[dict[str, Any]]) -> str:
     for key, what, usual in (
         ("optimizer", "optimizer", "sgd"),
         ("clip_norm", "clipped to norm", None),
+        ("ema", "averages with ema", None),
         ("precision", "precision", DEFAULT),
         ("storage", "stored as", DEFAULT_STORAGE),
         ("micro_batches", "micro-batches", 1),
     ):
-        values = {row["options"][key] for row in networks if "error" not in row}
+        # Earlier reports may lack an option that there was not.
+        values = {row["options"].get(key, usual) for row in networks if "error" not in row}
         if values - {usual}:
             text += f", {what} {' and '.join(sorted(map(str, values)))}"
     return text

@@ -65,9 +65,11 @@ CALLS: dict[Callable[..., Any], dict[str, Any]] = {
     fl.Adam: {},
     fl.AdamW: {},
     fl.LazyAdam: {},
+    fl.ParameterGroup: {"lr": 0.1},
     fl.EarlyStopping: {},
     fl.BestWeights: {"path": "weights.npz"},
     fl.CSVLog: {"path": "log.csv"},
+    fl.WandB: {"project": "own"},
     fl.Checkpoints: {"directory": "checkpoints"},
     fl.Granularity: {},
     fl.Mesh: {"devices": ["gpu:0"]},
@@ -128,7 +130,11 @@ def test_methods_of_a_model_that_is_not_compiled(tmp_path: Path, monkeypatch: An
     for method in ("copy", "plot", "save_weights", "load_weights", "resume_training"):
         function = getattr(fl.Model, method)
         for name in _names(function)[1:]:
-            tried(f"{method}({name}=)", lambda v, m=method, n=name: getattr(MODEL, m)(**{n: v}))
+            needed = dict.fromkeys(_required(function), "none")
+            tried(
+                f"{method}({name}=)",
+                lambda v, m=method, n=name, g=needed: getattr(MODEL, m)(**g | {n: v}),
+            )
 
 
 @pytest.mark.parametrize(

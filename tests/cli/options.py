@@ -96,6 +96,7 @@ NETWORK = {
     "batch_size": Row({"--batch-size": "32"}, {"batch_size": 32}, moves=True),
     "optimizer": Row({"--optimizer": "adam"}, {"optimizer": "adam"}, moves=True),
     "clip_norm": Row({"--clip-norm": "0.5"}, {"hyperparameters.clip_norm": 0.5}, moves=True),
+    "ema": Row({"--ema": "0.9"}, {"hyperparameters.ema": 0.9}, moves=True),
     "loss": Row({"--loss": "mean_squared_error"}, {"loss": "mean_squared_error"}, moves=True),
     "precision": Row({"--precision": "tf32"}, {"precision": "tf32"}, moves=True),
     "storage": Row({"--storage": "bf16"}, {"storage": "bf16"}, moves=True),
@@ -189,6 +190,7 @@ ROWS: dict[str, dict[str, Row]] = {
     },
     "export": NETWORK
     | {
+        "ema": Row({"--ema": "0.9"}, shows=says("and so no averages of weights"), status=2),
         "storage": Row(
             {"--storage": "bf16"}, shows=says("in single precision, not in bf16"), status=2
         ),

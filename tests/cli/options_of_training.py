@@ -51,9 +51,15 @@ NETWORK = {
     "--storage": STORAGE,
     "--micro-batches": "2",
     "--clip-norm": "0.7",
+    "--ema": "0.9",
 }
 MOMENTUM = {"--optimizer": "sgd", "--lr": "0.02", "--momentum": "0.5", "--weight-decay": "0.01"}
+MOMENTUM |= {"--group": "dims<=1:weight_decay=0"}
+GROUP = {"names": ["*"], "lr": None, "weight_decay": 0.0, "max_dims": 1}
 SYNTHETIC = {"--data": "synthetic", "--samples": "48", "--seed": "3"}
+
+TO_TRAIN = ("--micro-batches", "--clip-norm", "--ema")
+COMPUTED = {name: value for name, value in NETWORK.items() if name not in TO_TRAIN}
 
 RUNS = {
     "train": Run(
@@ -145,6 +151,33 @@ RUNS = {
             "--json": True,
         },
     ),
+    "evaluate": Run(
+        "evaluate",
+        COMPUTED
+        | SYNTHETIC
+        | {
+            "--weights": "FOLDER/kept",
+            "--averages": True,
+            "--strategy": "model",
+            "--part": "all",
+            "--cpus": "2",
+            "--json": True,
+        },
+    ),
+    "predict": Run(
+        "predict",
+        COMPUTED
+        | SYNTHETIC
+        | {
+            "--loss": None,
+            "--weights": "FOLDER/kept",
+            "--averages": True,
+            "--strategy": "model",
+            "--out": "FOLDER/predicted.npy",
+            "--cpus": "2",
+            "--json": True,
+        },
+    ),
     "accuracy": Run(
         "accuracy",
         NETWORK
@@ -180,8 +213,10 @@ def _network(run: str, within: str = "") -> dict[str, Shown | None]:
         "storage": STORAGE,
         "micro_batches": 2,
         "clip_norm": 0.7,
+        "ema": 0.9,
     }
-    keys = {"size": "sizes.hidden", "clip_norm": "hyperparameters.clip_norm"}
+    keys = {"size": "sizes.hidden"}
+    keys |= {name: f"hyperparameters.{name}" for name in ("clip_norm", "ema")}
     shown = {
         name: Shown(run, {within + keys.get(name, name): value}) for name, value in told.items()
     }
@@ -189,8 +224,9 @@ def _network(run: str, within: str = "") -> dict[str, Shown | None]:
 
 
 def _momentum(run: str, within: str = "") -> dict[str, Shown]:
-    told = {"lr": 0.02, "momentum": 0.5, "weight_decay": 0.01}
-    return {n: Shown(run, {f"{within}hyperparameters.{n}": v}) for n, v in told.items()}
+    told = {"lr": 0.02, "momentum": 0.5, "weight_decay": 0.01, "group": [GROUP]}
+    key = {"group": "groups"}
+    return {n: Shown(run, {f"{within}hyperparameters.{key.get(n, n)}": v}) for n, v in told.items()}
 
 
 def _same_weights(outcome: Outcome) -> bool:
@@ -201,6 +237,7 @@ def _same_weights(outcome: Outcome) -> bool:
 # What `DATA` shows, of both commands that train on data.
 OF_DATA = (
     "data",
+    "columns",
     "labels",
     "augment",
     "source_language",
@@ -208,6 +245,26 @@ OF_DATA = (
     "held_out",
     "precision",
 )
+
+
+def _trained(run: str) -> dict[str, Shown | Elsewhere | None]:
+    """What the commands share that use a trained model."""
+    used = _network(run)
+    for option in TO_TRAIN:
+        del used[option.removeprefix("--").replace("-", "_")]
+    return {
+        **used,
+        **dict.fromkeys(name for name in OF_DATA if name not in ("augment", "held_out")),
+        **_LAUNCH,
+        "samples": Shown(run, {"samples": 48}),
+        "seed": Shown(run, {"seed": 3}),
+        "strategy": Shown(run, {"strategy": "strategy 'model'"}),
+        "weights": Shown(run, shows=lambda its: its.told("weights").startswith(str(its.folder))),
+        "averages": Shown(run, {"averages": True}),
+        "cpus": Shown(run, {"devices": ["cpu:0", "cpu:1"]}),
+        "json": Shown(run, {"model": "mlp"}),
+    }
+
 
 # Of each option what shows it; None: `DATA` does.
 TRAINING: dict[str, dict[str, Shown | Elsewhere | None]] = {
@@ -237,6 +294,7 @@ TRAINING: dict[str, dict[str, Shown | Elsewhere | None]] = {
         "best_weights": Shown("train", shows=written("best.npz")),
         "log": Shown("train", shows=written("log.csv")),
         "tensorboard": Elsewhere("tests/cli/test_train.py"),
+        "wandb": Elsewhere("tests/cli/test_train.py"),
         "allow_nan": Shown("diverging", shows=says("nan")),
         "bleu": Elsewhere("tests/cli/test_errors.py"),
         "json": Shown("train", {"ranks": 1}),
@@ -254,6 +312,7 @@ TRAINING: dict[str, dict[str, Shown | Elsewhere | None]] = {
         "seed": Shown("tune", {"seed": 3}),
         "out": Shown("tune", shows=written("tuned.json")),
         "budget": Shown("tune", {"budget.seconds": 0.2}),
+        "start": Elsewhere("tests/tune/test_tune_command.py"),
         "finalists": Shown("tune", shows=lambda its: len(its.told("finalists")) <= 2),
         "rounds": Shown("tune", {"rules.rounds": 2}),
         "max_rounds": Shown("tune", {"rules.max_rounds": 3}),
@@ -264,6 +323,16 @@ TRAINING: dict[str, dict[str, Shown | Elsewhere | None]] = {
         "cpus": Shown("tune", {"machine": "cpu:0, cpu:1"}),
         "report": Shown("tune", shows=written("tuned.html")),
         "json": Shown("tune", {"model": "mlp"}),
+    },
+    "evaluate": _trained("evaluate")
+    | {
+        "held_out": Elsewhere("tests/cli/test_evaluate.py"),
+        "part": Shown("evaluate", {"samples": 48, "part": "all"}),
+    },
+    "predict": {name: shown for name, shown in _trained("predict").items() if name != "loss"}
+    | {
+        "part": Elsewhere("tests/cli/test_evaluate.py"),
+        "out": Shown("predict", shows=written("predicted.npy")),
     },
     "accuracy": _network("accuracy")
     | _LAUNCH
@@ -311,6 +380,32 @@ DATA: dict[str, list[Row]] = {
     "precision": [Row(_MLP | {"--precision": "tf32"}, {"precision": "tf32"})],
     "no_verify": [Row(_MLP | {"--no-verify": True}, shows=says("is not imported"), status=2)],
     "data": [Row(_MLP | {"--data": "FOLDER/arrays.npz"}, {"samples": 32})],
+    "columns": [
+        Row(
+            _MLP | {"--data": "FOLDER/table.parquet", "--columns": "features=pixels,labels=digit"},
+            {"samples": 32},
+        ),
+        Row(
+            _MLP | {"--data": "FOLDER/table.parquet", "--columns": "features=pixel,labels=digit"},
+            shows=says("but the model needs a column 'pixel'; --columns NAME=COLUMN says which"),
+            status=2,
+        ),
+        Row(
+            _MLP | {"--data": "FOLDER/table.parquet", "--columns": "feature=pixels"},
+            shows=says("--columns names 'feature', but the model has features, labels"),
+            status=2,
+        ),
+        Row(
+            _MLP | {"--data": "FOLDER/table.parquet", "--columns": "pixels"},
+            shows=says("--columns takes NAME=COLUMN, as in image=pixels, but is 'pixels'"),
+            status=2,
+        ),
+        Row(
+            _MLP | {"--data": "sample", "--columns": "features=pixels"},
+            shows=says("--columns goes with data of arrays or columns by name"),
+            status=2,
+        ),
+    ],
     "held_out": [
         Row(_MLP | {"--data": "FOLDER/arrays.npz", "--held-out": "0.5"}, {"samples": 20}),
         Row(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from commands import Capture
 from launch import legate_environment, run_checked, run_legate
@@ -44,6 +45,7 @@ IN_PROCESS = {
 FEW = ["--rounds", "1", "--trial-budget", "10ms", "--profile-db", "FOLDER/db", "--json"]
 ON_LEGION = {
     "train": ["--epochs", "1", "--json", "FOLDER/out.json"],
+    "evaluate": ["--weights", "FOLDER/own.npz", "--json"],
     "tune": ["--budget", "100ms", "--finalists", "1", *FEW, "--out", "FOLDER/out.json"],
     "accuracy": ["--strategies", "2", *FEW],
 }
@@ -52,6 +54,7 @@ ON_LEGION = {
 def words_of(command: str, given: list[str], folder: Path, last: str = "dense") -> list[str]:
     text = MODEL.format(last=last, units=", 4" if last == "dense" else "")
     (folder / "own.py").write_text(text)
+    np.savez(folder / "own.npz", **{"last.kernel": np.zeros((4, 16)), "last.bias": np.zeros(4)})
     its = [word.replace("FOLDER", str(folder)) for word in given]
     return [command, *its, "--model", f"{folder}/own.py:build"]
 

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
 from commands import Capture
 from launch import ROOT, legate_environment, run_checked
 from options import Outcome, words_of
 from options_of_training import DATA, RUNS, TRAINING, Elsewhere, Run, Shown
 from PIL import Image
+from pyarrow import parquet
 
 from flexlegion.base.errors import UserError
 from flexlegion.cli.command import parser_of
@@ -73,6 +75,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     y = np.arange(40, dtype=np.int32) % 7
     np.savez(folder / "arrays.npz", x=x, y=y)
     np.savez(folder / "tested.npz", x_train=x, y_train=y, x_test=x[:8], y_test=y[:8])
+    pixels = pyarrow.FixedShapeTensorArray.from_numpy_ndarray(x)
+    parquet.write_table(pyarrow.table({"pixels": pixels, "digit": y}), folder / "table.parquet")
     np.save(folder / "x.npy", x)
     np.save(folder / "y.npy", y)
     (folder / "corpus.en").write_text("a house\na tree\n")
@@ -83,11 +87,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("command", ["train", "tune"])
+@pytest.mark.parametrize("command", ["train", "tune", "evaluate"])
 @pytest.mark.parametrize(("option", "number"), [(o, n) for o in DATA for n in range(len(DATA[o]))])
 def test_option_of_data_arrives(
     command: str, option: str, number: int, data: Path, capsys: Capture
 ) -> None:
+    if option not in TRAINING[command]:
+        pytest.skip(f"{command} has no --{option}")
     row = DATA[option][number]
     out = ["--out", str(data / "out.json")] if command == "tune" else []
     args = parser_of(MODULES, command).parse_args([*words_of(command, row.given, data), *out])

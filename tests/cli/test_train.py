@@ -7,11 +7,13 @@ import json
 import os
 import re
 import signal
+import struct
 import subprocess
 import sys
 import time
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -153,7 +155,11 @@ def test_rates_of_text(tmp_path: Path) -> None:
     done = run_legate(TRAIN, *arguments, cpus=2, timeout=120)
     metrics = json.loads(out.read_text())
     assert metrics["tokens_per_second"] == pytest.approx(16 * metrics["samples_per_second"])
-    assert " tokens/s" in done.stdout
+    # Of each epoch, and of all.
+    for line in done.stdout.splitlines()[1:]:
+        assert " tokens/s" in line
+    epoch = metrics["epochs"][0]
+    assert epoch["tokens_per_second"] == pytest.approx(16 * epoch["samples_per_second"])
     given = {name: int(value) for name, value in (size.split("=") for size in sizes)}
     model = fl.load_model("transformer", 8, given)
     simulated = fl.simulate(model, "p100x2", micro_batches=2).facts()
@@ -233,8 +239,33 @@ def test_diverged(tmp_path: Path) -> None:
     assert json.loads(out.read_text())["loss"] is None
 
 
-def test_followed(tmp_path: Path) -> None:
+def logged(file: Path) -> tuple[Any, list[dict[str, Any]]]:
+    """The run that a file of W&B's has, and what it logged; its format is LevelDB's log."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    content, part, at = file.read_bytes(), b"", 7
+    run, history = None, []
+    while at + 7 <= len(content):
+        if 32768 - at % 32768 < 7:
+            at += 32768 - at % 32768
+            continue
+        _, size, kind = struct.unpack("<IHB", content[at : at + 7])
+        part += content[at + 7 : at + 7 + size]
+        at += 7 + size
+        if kind in (1, 4):  # whole, or the last part
+            record, part = Record.FromString(part), b""
+            if record.WhichOneof("record_type") == "run":
+                run = record.run
+            elif record.WhichOneof("record_type") == "history":
+                items = record.history.item
+                history.append({(*i.nested_key, i.key)[0]: json.loads(i.value_json) for i in items})
+    return run, history
+
+
+def test_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The options that follow training."""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     best, log, board = tmp_path / "best.npz", tmp_path / "log.csv", tmp_path / "board"
     arguments = [
         "--optimizer",
@@ -248,12 +279,21 @@ def test_followed(tmp_path: Path) -> None:
         "--best-weights",
         best,
     ]
-    done = run_legate(TRAIN, *arguments, "--log", log, "--tensorboard", board, cpus=2, timeout=90)
+    arguments += ["--wandb", "own", "--tensorboard", board]
+    done = run_legate(TRAIN, *arguments, "--log", log, cpus=2, timeout=90)
     assert "\nstopped early: no better for 1 epoch than " in done.stdout
     assert len(log.read_text().splitlines()) < 51
     assert "val_loss" in log.read_text().splitlines()[0]
     assert set(np.load(best))
     assert len(list(board.glob("*/events*"))) == 2
+    (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    run, history = logged(file)
+    config = {item.key: json.loads(item.value_json) for item in run.config.update}
+    assert (run.project, config["optimizer"], config["batch_size"]) == ("own", "adam", 32)
+    lines = [line.split(",") for line in log.read_text().splitlines()]
+    column = lines[0].index("val_loss")
+    assert [its["val_loss"] for its in history] == [float(line[column]) for line in lines[1:]]
+    assert [its["_step"] for its in history] == [int(line[1]) for line in lines[1:]]
     done = run_legate(TRAIN, "--log", tmp_path, cpus=1, timeout=60, status=2)
     assert f"error: {tmp_path}: the log cannot be written there" in done.stderr
 

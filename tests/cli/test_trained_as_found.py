@@ -11,7 +11,7 @@ import pytest
 from commands import Capture, error_of, json_of
 from launch import legate_environment, run_checked
 
-from flexlegion import SGD, Adam, AdamW, Strategy, UserError
+from flexlegion import SGD, Adam, AdamW, ParameterGroup, UserError
 from flexlegion.cli.command import parser_of
 from flexlegion.cli.how_trained import taken_from_file
 from flexlegion.cli.main import MODULES, main
@@ -35,7 +35,7 @@ def trained(file: Path, *words: str) -> tuple[TrainingSpec, str]:
     """How ``train`` would do it, and what it would say to have taken from the file."""
     its = ["train", "--model", "mlp", "--strategy", str(file), *words]
     args = parser_of(MODULES, "train").parse_args(its)
-    training = prepared(args, Strategy.load(file)).network.training
+    training = prepared(args).network.training
     return training, taken_from_file(args, training)
 
 
@@ -64,7 +64,7 @@ def test_an_option_wins(file: Path) -> None:
 def test_what_is_for_another_network_is_not_taken(file: Path) -> None:
     words = ["train", "--model", "lenet", "--strategy", str(file)]
     args = parser_of(MODULES, "train").parse_args(words)
-    training = prepared(args, Strategy.load(file)).network.training
+    training = prepared(args).network.training
     assert training == TrainingSpec("sparse_categorical_crossentropy")
     assert taken_from_file(args, training) == ""
 
@@ -83,6 +83,9 @@ def test_simulations_take_the_same(file: Path, capsys: Capture) -> None:
         ({"precision": "fp31"}, "unknown precision 'fp31' (did you mean 'fp32'?); "),
         ({"hyperparameters": [1]}, "'found' has the hyperparameters [1], which is none"),
         ({"hyperparameters": {"rho": 1}}, '"rho" with the value 1 is no hyper-parameter of adam'),
+        ({"hyperparameters": {"groups": 1}}, '"groups" with the value 1 is no hyper-parameter of'),
+        ({"hyperparameters": {"groups": [{"names": 1}]}}, '{"names": 1} is no parameter group'),
+        ({"hyperparameters": {"groups": [{"rate": 1}]}}, '{"rate": 1} is no parameter group'),
         ({"micro_batches": "2"}, "'found' has the micro_batches \"2\", which is none"),
         ({"micro_batches": 0}, "the number of micro-batches is 1 to 4,096, but is 0"),
         ({"loss_weights": "2"}, "'found' has the loss_weights \"2\", which is none"),
@@ -102,7 +105,20 @@ def test_mistakes_of_a_file(
 def test_facts_are_read_back() -> None:
     """Each field of a spec is an option of the functions, and a file can hold it."""
     spec = TrainingSpec(
-        ["huber", "huber"], [1.0, 2.0], AdamW(lr=0.5, clip_norm=1.0), "tf32", "bf16", 4
+        ["huber", "huber"],
+        [1.0, 2.0],
+        AdamW(
+            lr=0.5,
+            clip_norm=1.0,
+            ema=0.9,
+            groups=[
+                ParameterGroup(["*.bias", "norm"], weight_decay=0),
+                ParameterGroup(max_dims=2, lr=0.1),
+            ],
+        ),
+        "tf32",
+        "bf16",
+        4,
     )
     assert set(vars(spec)) == set(TrainingOptions.__annotations__)
     assert TrainingSpec.of(**options_in(json.loads(json.dumps(spec.facts())), "s.json")) == spec

@@ -10,7 +10,7 @@ from launch import ROOT, legate_environment, run_checked
 from pages import MARKS, PAGES, RUN, SHOWN, Block, blocks
 
 LONGEST_README = 200  # lines
-ON_LEGION = ("train", "tune", "accuracy", "machine measure", "legate ")
+ON_LEGION = ("train", "tune", "evaluate", "predict", "accuracy", "machine measure", "legate ")
 
 
 def on_legion(page: Path) -> bool:

@@ -76,7 +76,7 @@ def test_options_reach_every_network(
     monkeypatch.delenv("LEGATE_CONFIG", raising=False)
     monkeypatch.setattr(accuracy, "CASES", (Case("small", SMALL),))
     asked = {"storage": "fp16", "precision": "fp32", "optimizer": "adamw", "clip_norm": 0.5}
-    asked |= {"micro_batches": 2, "loss": "mean_squared_error"}
+    asked |= {"micro_batches": 2, "loss": "mean_squared_error", "ema": 0.9}
     words = [w for name, v in asked.items() for w in (f"--{name.replace('_', '-')}", str(v))]
     assert all_of(tmp_path, *words, "--seed", "3") == 0
     report = report_of(tmp_path)

@@ -187,6 +187,7 @@ def test_weights_that_are_none(tmp_path: Path) -> None:
         (GOOD | {"devices": "cpu:0"}, "'devices' has to be a list of names"),
         (GOOD | {"strategy": {"dense": {}}}, "'strategy' has to be degrees"),
         (GOOD | {"optimizer": {"type": "sgd", "lr": "high"}}, "'optimizer' has to be"),
+        (GOOD | {"optimizer": {"type": "sgd", "groups": [3]}}, "'optimizer' has to be"),
         (GOOD | {"operators": {"dense": None}}, "'operators' has to be"),
         (
             GOOD | {"training": TRAINING | {"position": {}}},

@@ -33,7 +33,7 @@ ROWS = 16  # of the networks' batches of 7: two full ones and a short one
 ROWS_OF = {"normalized": 14}
 CALLS = 8
 MODELS = 2  # alive at a time
-TIMES = ("seconds", "samples_per_second")
+TIMES = ("seconds", "samples_per_second", "tokens_per_second")
 
 
 class Predicting(fl.Callback):

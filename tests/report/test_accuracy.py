@@ -104,7 +104,7 @@ def test_mistakes(
         (["--model", "mlp", "--rounds", "0"], "--rounds has to be at least 1"),
         (["--model", "mlp", "--trial-budget", "soon"], "soon"),
         (["--model", "mlp", "--size", "nosuch=1"], "model 'mlp' has no size 'nosuch'"),
-        (["--model", "mlp"], "this command trains, for which it needs legate"),
+        (["--model", "mlp"], "this command runs models, for which it needs legate"),
     ):
         assert main(["accuracy", *arguments]) == 2
         out, err = capsys.readouterr()

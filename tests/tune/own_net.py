@@ -24,3 +24,14 @@ def deep(batch_size: int = 16) -> fl.Model:
     net.dense(x, 1, name="rating")
     net.loss = "mean_squared_error"
     return net
+
+
+@fl.register_strategy("both-ends")
+def both_ends(graph, devices):
+    """One half of the operators on the first device, the other on the last."""
+    half = len(graph.operators) / 2
+    ends = devices.names[0], devices.names[-1]
+    return {
+        operator.name: fl.ParallelConfig((1,) * len(operator.dims), (ends[number >= half],))
+        for number, operator in enumerate(graph.operators)
+    }

@@ -93,7 +93,7 @@ def test_no_processor(machine: Path) -> None:
         (["--cpus", "0", "--gpus", "0"], "--cpus 0 and --gpus 0 leave"),
         (["--gpus", "-1"], "--gpus -1 leaves"),
     ):
-        with pytest.raises(UserError, match=f"^{said} no processor to train on$"):
+        with pytest.raises(UserError, match=f"^{said} no processor to run on$"):
             started(*options)
     assert launch._asked(0, None, alone=False) == ["--cpus", "0"]  # GPUs are elsewhere
     (machine / "0000:00").mkdir()

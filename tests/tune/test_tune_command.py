@@ -108,7 +108,7 @@ def test_from_a_plain_shell(tmp_path: Path, profile: Path) -> None:
 
 @pytest.mark.legion
 def test_a_model_of_ones_own(tmp_path: Path, profile: Path) -> None:
-    """Searched, tuned and trained, with one's own data, from a plain shell."""
+    """Searched, tuned and trained, with one's own data and strategy, from a plain shell."""
     net = f"{Path(__file__).with_name('own_net.py')}:model"
     model = ["--model", net, "--size", "hidden=24"]
     data, out, metrics = tmp_path / "data.npz", tmp_path / "s.json", tmp_path / "m.json"
@@ -117,7 +117,9 @@ def test_a_model_of_ones_own(tmp_path: Path, profile: Path) -> None:
     np.savez(data, words=words, numbers=numbers, y=numbers.sum(1, keepdims=True))
     plain_shell("search", *model, "--machine", "p100x2", "--proposals", 100, "--out", out)
     options = ["--budget", "500ms", "--max-rounds", 8, "--profile-db", profile]
-    told = plain_shell("tune", *model, "--data", data, *options, "--cpus", 2, "--out", out)
+    options += ["--start", "both-ends", "--cpus", 2, "--out", out]
+    told = plain_shell("tune", *model, "--data", data, *options)
+    assert "'both-ends' as it is" in told
     assert "own_net.py:model (batch 16, hidden 24) on cpu:0, cpu:1" in told.replace("\n", " ")
     strategy = Strategy.load(out)
     assert strategy.found["model"] == net
@@ -154,7 +156,7 @@ def test_in_a_script(profile: Path) -> None:
         (["--gain", "-2"], "a gain is a share of at least 0, but this is -2.0"),
         (["--trial-budget", "soon"], "--trial-budget has to be a time such as 30s, 2m or 1h"),
         (["--budget", "soon"], "--budget has to be a time such as 30s, 2m or 1h"),
-        (["--cpus", "0", "--gpus", "0"], "--cpus 0 and --gpus 0 leave no processor to train on"),
+        (["--cpus", "0", "--gpus", "0"], "--cpus 0 and --gpus 0 leave no processor to run on"),
         (["--legate", '"'], "cannot be read: No closing quotation"),
     ],
 )

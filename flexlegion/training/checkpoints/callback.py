@@ -10,7 +10,6 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from flexlegion.base.files import json_text
 from flexlegion.base.quoting import note, printable, say, warn
 from flexlegion.graph.fingerprint import Fingerprint, difference
 from flexlegion.machine.running import all_gather
+from flexlegion.objective.groups import ParameterGroup
 from flexlegion.objective.optimizers import Optimizer
 from flexlegion.strategy.strategy import entry_of
 from flexlegion.training.agreement import together
@@ -334,7 +334,7 @@ def _state(training: Training, compiled: Compiled) -> dict[str, Any]:
         "seed": model.seed,
         "batch_size": model.batch_size,
         "model": None if model.reference is None else model.reference.name,
-        "optimizer": {"type": optimizer.type, **asdict(optimizer)},
+        "optimizer": {"type": optimizer.type, **optimizer.facts()},
         "learning_rate": training.learning_rate,
         "fingerprint": Fingerprint.of(compiled.graph).value,
         "operators": dict(Fingerprint.of(compiled.graph).operators),
@@ -370,6 +370,7 @@ def restore(model: TrainedModel, compiled: Compiled, checkpoint: Checkpoint) -> 
                 "same, or load its weights alone"
             )
     put(compiled.program, [*weights, *states], checkpoint.read)
+    compiled.program.trained = checkpoint.step > 0
     model.resume_training(state["training"])
 
 
@@ -380,12 +381,21 @@ def changed_settings(checkpoint: Checkpoint, compiled: Compiled) -> str:
     a training may well be resumed with a lower learning rate.
     """
     before = checkpoint.state["optimizer"] | {"lr": checkpoint.state["learning_rate"]}
-    now = asdict(compiled.training.optimizer) | {"lr": compiled.rate_after(checkpoint.step)}
-    return ", ".join(
+    optimizer = compiled.training.optimizer
+    now = optimizer.facts() | {"lr": compiled.rate_after(checkpoint.step)}
+    changed = [
         f"{'learning rate' if name == 'lr' else name} {value} instead of {before[name]}"
         for name, value in now.items()
-        if name in before and before[name] != value
-    )
+        if name in before and name != "groups" and before[name] != value
+    ]
+    # A file has lists where the optimizer has tuples.
+    groups = [
+        ParameterGroup.of_document(entry, str(checkpoint.folder))
+        for entry in before.get("groups", ())
+    ]
+    if groups != list(optimizer.groups):
+        changed.append("other parameter groups")
+    return ", ".join(changed)
 
 
 def check_graph(checkpoint: Checkpoint, compiled: Compiled) -> None:

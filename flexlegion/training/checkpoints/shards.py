@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flexlegion.graph.tensor import Tensor
-from flexlegion.objective.optimizers import Optimizer
+from flexlegion.objective.optimizers import EMA, Optimizer
 from flexlegion.training.checkpoints.files import Array, Box, key_of
 from flexlegion.training.program import HostShard, Program
 
@@ -47,6 +47,11 @@ def states_of(program: Program, optimizer: Optimizer) -> list[Kept]:
         if program.updates(tensor)
         for number, name in enumerate(optimizer.state_names)
     ]
+
+
+def averages_of(program: Program, optimizer: Optimizer) -> list[Kept]:
+    """The moving averages of weights, which are states."""
+    return [one for one in states_of(program, optimizer) if one.key.endswith(f"/{EMA}")]
 
 
 class HostCopy:

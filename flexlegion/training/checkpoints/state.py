@@ -116,11 +116,18 @@ def _is_split(value: Any) -> bool:
     )
 
 
+def _are_groups(value: Any) -> bool:
+    """Whether they are parameter groups; `ParameterGroup.of_document` looks at the rest."""
+    return _all(value, list, _is_object)
+
+
 def _is_optimizer(value: Any) -> bool:
     return (
         _is_object(value)
         and _is_text(value.get("type"))
         and all(
-            isinstance(its, bool) or _is_value(its) for key, its in value.items() if key != "type"
+            isinstance(its, bool) or _is_value(its) or (key == "groups" and _are_groups(its))
+            for key, its in value.items()
+            if key != "type"
         )
     )

@@ -18,6 +18,7 @@ from flexlegion.base.errors import UserError
 from flexlegion.base.files import check_regular, replacing, write_arrays
 from flexlegion.base.quoting import printable
 from flexlegion.data.loaders import load_npz
+from flexlegion.objective.optimizers import EMA
 from flexlegion.training.checkpoints.files import (
     Array,
     Checkpoint,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from flexlegion.layers.origin import Origin
 
 _SHOWN = 3  # names in a message
+_EMA = f"/{EMA}"  # behind a weight's name, that of its moving average
 _PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
 
 
@@ -55,7 +57,7 @@ def save_weights(path: str | Path, weights: Mapping[str, Array]) -> None:
             file.write(part)
 
 
-def read_weights(path: str | Path) -> dict[str, Array]:
+def read_weights(path: str | Path, averages: bool = False) -> dict[str, Array]:
     """The arrays of a file, or the weights of a checkpoint, by name.
 
     Parameters
@@ -64,6 +66,8 @@ def read_weights(path: str | Path) -> dict[str, Array]:
         A ``.npz`` or ``.safetensors`` file; the index of several (``.safetensors.index.json``), or
         the folder that has it or a ``model.safetensors``; a checkpoint's folder, or a folder of
         checkpoints, of which the newest is taken.
+    averages
+        Whether to take the moving averages that a checkpoint has, in place of the weights.
 
     Raises
     ------
@@ -75,8 +79,13 @@ def read_weights(path: str | Path) -> dict[str, Array]:
     if os.path.isdir(path):
         file = in_folder(path)
         if file is None:
-            return _of_checkpoint(path)
+            return _of_checkpoint(path, averages)
         path, shown = file, printable(str(file))
+    if averages:
+        raise UserError(
+            f"{shown}: moving averages are in checkpoints; a file has weights of one kind, maybe "
+            "averages, and is taken as it is"
+        )
     if path.suffix in _PICKLES:
         raise UserError(
             f"{shown}: reading a pickle could run any code; save the module's state_dict by "
@@ -208,11 +217,20 @@ def _prefix(arrays: Mapping[str, Array], names: set[str]) -> Callable[[str], str
     return lambda name: name
 
 
-def _of_checkpoint(path: Path) -> dict[str, Array]:
+def _of_checkpoint(path: Path, averages: bool) -> dict[str, Array]:
     checkpoint = newest_whole(path) if folders(path) else Checkpoint(path)
     assert checkpoint is not None
     checkpoint.check_all()
-    return {name: checkpoint.read(name) for name in checkpoint if "/" not in name}
+    weights = {name: name for name in checkpoint if "/" not in name}
+    if averages:
+        found = {name.removesuffix(_EMA): name for name in checkpoint if name.endswith(_EMA)}
+        if not found:
+            raise UserError(
+                f"{printable(str(checkpoint.folder))}: it has no moving averages of weights; it "
+                "would, if it was trained with ema (--ema)"
+            )
+        weights |= found
+    return {name: checkpoint.read(key) for name, key in weights.items()}
 
 
 def _some(names: set[str]) -> str:
