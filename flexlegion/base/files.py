@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _PREFIX, _SUFFIX = ".flexlegion-", ".tmp"
 # Ends of pipes that whoever wrote the command has connected: `... | flexlegion`, `<(...)`.
 _CONNECTED = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
+_SYSTEM = ("/proc/", "/sys/")
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a pipe"),
@@ -82,6 +83,9 @@ def check_regular(path: str | Path) -> None:
 
 
 def _check_regular(mode: int, path: str | Path, connected: bool) -> None:
+    if stat.S_ISREG(mode) and os.path.realpath(path).startswith(_SYSTEM):
+        # Some of these are endless, and others wait for something to happen.
+        raise NoRegularFileError(errno.EINVAL, "it is a part of the running system, not a file")
     if stat.S_ISREG(mode) or (
         connected and stat.S_ISFIFO(mode) and str(path).startswith(_CONNECTED)
     ):

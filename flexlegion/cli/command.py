@@ -25,6 +25,8 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **({"formatter_class": _Formatter} | options))
         self._given: list[str] = []
+        # Else what begins like one, -1s, is taken for an option, and not for a value that is wrong.
+        self._negative_number_matcher = re.compile(r"-\.?[0-9].*")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuse what is left over here, where the options are known that may have been meant."""
@@ -63,6 +65,12 @@ class Parser(argparse.ArgumentParser):
                 f"{what} '{word}' does not exist{did_you_mean(word, names)}; choose one of "
                 f"{', '.join(names)}"
             )
+        if wrong := re.fullmatch(r"(?s)argument (.*): invalid (int|float) value: (.*)", message):
+            where, kind, word = wrong.groups()
+            what = "a whole number" if kind == "int" else "a number"
+            message = f"{where} has to be {what}, but is {word}"
+        if wrong := re.fullmatch(r"(?s)argument (.*): expected one argument", message):
+            message = f"{wrong[1]} needs a value behind it"
         raise UserError(printable(f"{message}; {self.prog} --help says more"))
 
 

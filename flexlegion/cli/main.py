@@ -63,8 +63,9 @@ EXAMPLES = (
 
 
 def _run(argv: Sequence[str] | None) -> None:
+    from flexlegion.base.errors import UserError
     from flexlegion.cli.command import parser_of
-    from flexlegion.cli.outputs import check_outputs
+    from flexlegion.cli.outputs import check_given, check_outputs
     from flexlegion.cli.overview import overview, version
     from flexlegion.process.ending import raise_on_signals
     from flexlegion.process.together import rank
@@ -77,10 +78,13 @@ def _run(argv: Sequence[str] | None) -> None:
         print(version())
         return
     if arguments[0] == "help":
-        arguments = [*arguments[1:], "--help"]
+        if len(arguments) > 2:
+            raise UserError(f"help takes one command, not {' '.join(arguments[1:])}")
+        arguments = [arguments[1], "--help"]
     args = parser_of(MODULES, arguments[0]).parse_args(arguments)
     args.arguments = arguments  # to start it elsewhere
     raise_on_signals()
+    check_given(args)
     if rank() == 0:  # of several, the others have the files from it
         check_outputs(args)
     args.run(args)

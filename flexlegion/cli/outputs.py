@@ -34,6 +34,15 @@ def output(kind: str) -> Callable[[str], Output]:
     return parse
 
 
+def check_given(args: argparse.Namespace) -> None:
+    """Raise `UserError` if an option was given an empty text, as of a shell's unset variable."""
+    words = getattr(args, "arguments", [])
+    for word, following in zip(words, [*words[1:], None], strict=True):
+        option, equals, value = word.partition("=")
+        if option.startswith("--") and (value if equals else following) == "":
+            raise UserError(f"{option} is given an empty text; give a value, or leave it out")
+
+
 def check_outputs(args: argparse.Namespace) -> None:
     """Raise `UserError` if a file that the options name cannot be written, or would be lost.
 
