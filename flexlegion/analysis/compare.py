@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 from flexlegion.analysis.result import Result
-from flexlegion.analysis.search import Found, found_by
+from flexlegion.analysis.search import LEAST_SECONDS, Found, found_by
 from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting
 from flexlegion.analysis.starts import check_size, starts_of
 from flexlegion.base.arguments import typed
@@ -107,7 +108,8 @@ def compare(
     model, machine, costs, profile_db
         See `flexlegion.simulate`.
     budget, proposals, seed, chains, progress
-        See `flexlegion.search`; each of the two searches gets all of the budget.
+        See `flexlegion.search`; each of the two searches gets what known strategies have left of
+        the budget.
     **training
         How it is trained, see `flexlegion.simulate`.
 
@@ -116,6 +118,7 @@ def compare(
     UserError
         If something does not exist or does not fit, or if nothing fits into memory.
     """
+    begin = time.monotonic()
     limits = budget_of(budget, proposals)
     check_search(seed, chains)
     setting = Setting.of(
@@ -127,13 +130,25 @@ def compare(
     )
     problem = setting.problem
     check_size(problem)
-    rows = [known_row(name, setting) for name in KNOWN]
-    rows += [known_row(name, setting) for name in SPECIAL if _applies(name, problem)]
-    starts, notes = starts_of(None, problem, seed, SEARCHES[ANNEALING].starts)
+    with ProgressBar("known strategies", progress) as bar:
+
+        def prepare(what: str, share: float = 0.75) -> None:
+            bar.show(share, what)
+
+        rows = []
+        for number, name in enumerate([*KNOWN, *SPECIAL]):
+            prepare(name, 0.75 * number / len([*KNOWN, *SPECIAL]))
+            if name in KNOWN or _applies(name, problem):
+                rows.append(known_row(name, setting))
+        starts, notes = starts_of(None, problem, seed, SEARCHES[ANNEALING].starts, None, prepare)
+    each = limits
+    if limits.seconds is not None:
+        left = limits.seconds - (time.monotonic() - begin)
+        each = replace(limits, seconds=max(LEAST_SECONDS, left))
 
     def searched(search: str, label: str) -> SearchResult:
         with ProgressBar(label, progress) as bar:
-            task = SearchTask(problem, starts, limits, seed, chains, progress=bar.search)
+            task = SearchTask(problem, starts, each, seed, chains, progress=bar.search)
             return run_search(search, task)
 
     result = searched(ANNEALING, "search")

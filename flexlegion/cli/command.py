@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from flexlegion.base.errors import UserError
+from flexlegion.base.phase import end_phase
 from flexlegion.base.quoting import printable, printable_lines
 from flexlegion.base.suggestions import did_you_mean
 from flexlegion.cli.outputs import output
@@ -159,6 +160,7 @@ def answer(args: argparse.Namespace, facts: dict[str, Any], text: str) -> None:
     """Print the result: with ``--json`` one JSON object, else the text."""
     from flexlegion.base.files import json_text  # which imports numpy
 
+    end_phase()
     print(json_text(facts) if args.json else printable_lines(text.rstrip("\n")))
 
 

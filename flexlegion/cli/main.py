@@ -64,6 +64,7 @@ EXAMPLES = (
 
 def _run(argv: Sequence[str] | None) -> None:
     from flexlegion.base.errors import UserError
+    from flexlegion.base.phase import begin_phases, phase
     from flexlegion.cli.command import parser_of
     from flexlegion.cli.outputs import check_given, check_outputs
     from flexlegion.cli.overview import overview, version
@@ -81,6 +82,9 @@ def _run(argv: Sequence[str] | None) -> None:
         if len(arguments) > 2:
             raise UserError(f"help takes one command, not {' '.join(arguments[1:])}")
         arguments = [arguments[1], "--help"]
+    if rank() == 0 and arguments[0] in MODULES:
+        begin_phases()
+        phase(f"{arguments[0]}: starting")
     args = parser_of(MODULES, arguments[0]).parse_args(arguments)
     args.arguments = arguments  # to start it elsewhere
     raise_on_signals()

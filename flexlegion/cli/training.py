@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flexlegion.base.errors import UserError
+from flexlegion.base.phase import phase
 from flexlegion.base.quoting import printable
 from flexlegion.base.suggestions import unknown
 from flexlegion.cli.how_trained import (
@@ -133,6 +134,7 @@ def prepared(args: argparse.Namespace, strategy: str | Strategy | None = None) -
     if args.augment:
         raise UserError("--augment goes with folders of images")
     batch_size = found.get("batch_size") if args.batch_size is None else args.batch_size
+    phase(f"building the model {printable(target.name)}")
     sizes = found_sizes(found, target, where) | sizes
     model = target.load(batch_size, sizes, args.seed, not args.no_verify)
     network = Network.of(model, training)
@@ -195,6 +197,7 @@ def _prepared_for(
 ) -> Prepared:
     """A network of the zoo of the sizes that data need."""
     languages = (args.source_language or LANGUAGES[0], args.target_language or LANGUAGES[1])
+    phase(f"reading the data {printable(source)}")
     request = Request(source, args.labels, args.augment, languages, args.seed)
     splits, sizes = data_and_sizes(entry, given, request)
     train, test = splits.divided(args.held_out, args.seed)

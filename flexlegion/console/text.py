@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
+from flexlegion.base.phase import is_terminal
 from flexlegion.base.quoting import printable, printable_lines
 
 if TYPE_CHECKING:  # rich takes a tenth of a second to import, which help and mistakes need not wait
@@ -20,16 +20,6 @@ if TYPE_CHECKING:  # rich takes a tenth of a second to import, which help and mi
 WHOLE = 10_000  # columns of what goes into a file or a pipe, for programs: nothing is wrapped there
 _NARROWEST = 20
 _BETWEEN = 3  # columns between those of a table
-
-
-def is_terminal(stream: TextIO | None) -> bool:
-    """Whether a stream leads to a terminal; None, a closed one, does not."""
-    return stream is not None and not stream.closed and stream.isatty()
-
-
-def shows_bars(stream: TextIO | None) -> bool:
-    """Whether a stream leads to a terminal that can draw over its lines."""
-    return is_terminal(stream) and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
 def line_width() -> int | None:
