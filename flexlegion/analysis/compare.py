@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
@@ -132,14 +132,10 @@ def compare(
     check_size(problem)
     with ProgressBar("known strategies", progress) as bar:
 
-        def prepare(what: str, share: float = 0.75) -> None:
-            bar.show(share, what)
+        def prepare(what: str, share: float = 1.0) -> None:
+            bar.show(0.75 * share, what)
 
-        rows = []
-        for number, name in enumerate([*KNOWN, *SPECIAL]):
-            prepare(name, 0.75 * number / len([*KNOWN, *SPECIAL]))
-            if name in KNOWN or _applies(name, problem):
-                rows.append(known_row(name, setting))
+        rows = known_rows(setting, [*KNOWN, *SPECIAL], prepare)
         starts, notes = starts_of(None, problem, seed, SEARCHES[ANNEALING].starts, None, prepare)
     each = limits
     if limits.seconds is not None:
@@ -173,23 +169,38 @@ def compare(
     return Compared(found_by(setting, result, limits, seed), tuple(rows), notes, ended_by)
 
 
-def _applies(name: str, problem: Problem) -> bool:
-    """Whether the network has something that a strategy for networks of a kind splits."""
-    try:
-        named(name, problem)
-    except DoesNotApply:
-        return False
-    except UserError:
-        return True  # and its row will say why it cannot run
-    return True
+def known_rows(
+    setting: Setting, names: Sequence[str], tell: Callable[[str, float], None]
+) -> list[Json]:
+    """The figures of known strategies, or why they cannot run; without those that do not apply.
+
+    Parameters
+    ----------
+    setting
+        Model and machine.
+    names
+        Theirs.
+    tell
+        Is told which one comes next, and the share that is done.
+    """
+    rows = []
+    for number, name in enumerate(names):
+        tell(name, number / len(names))
+        try:
+            rows.append(_known_row(name, setting))
+        except DoesNotApply as e:  # the network has nothing of the kind that it splits
+            if name in KNOWN:
+                rows.append({"strategy": name} | _missing(str(e)))
+    return rows
 
 
-def known_row(name: str, setting: Setting) -> Json:
-    """The figures of a known strategy, or why it cannot exist."""
+def _known_row(name: str, setting: Setting) -> Json:
     row: Json = {"strategy": name}
     problem = setting.problem
     try:
         strategy = named(name, problem)
+    except DoesNotApply:
+        raise
     except UserError as e:
         return row | _missing(str(e))
     if name == "expert":
@@ -244,6 +255,8 @@ def _cells(row: Json) -> tuple[str, ...]:
     name = row["strategy"]
     if row.get("same_as"):
         name += f" ({row['same_as']})"
+    if row["exists"] and not row["fits"]:
+        name += " (does not fit)"
     if not row["exists"]:
         return (name, "impossible", *[""] * (len(COLUMNS) - 2))
     speedup = row["speedup"]
@@ -253,6 +266,6 @@ def _cells(row: Json) -> tuple[str, ...]:
         "" if speedup is None else f"{speedup:.2f}x",
         volume(row["bytes_moved"]),
         duration(row["computation_time_ns"]),
-        memory(row["allocated_bytes"]) + ("" if row["fits"] else " (does not fit)"),
+        memory(row["allocated_bytes"]),
         f"{row['model_flops_utilisation']:.1%}",
     )

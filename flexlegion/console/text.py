@@ -85,7 +85,9 @@ def table(
     for number, column in enumerate(zip(columns, *cells, strict=True)):
         lines = [line for cell in column for line in cell.splitlines()]
         natural.append(max(map(len, lines), default=1))
-        words = [word for line in lines for word in line.split()] if number in texts else lines
+        words = lines
+        if number in texts:  # which break after hyphens, too
+            words = [word for line in lines for word in re.split(r"\s+|(?<=-)", line)]
         least.append(max(map(len, words), default=1))
     widths = _narrowed(natural, least, width - _BETWEEN * (len(columns) - 1))
     if widths is None:
@@ -99,8 +101,17 @@ def table(
             overflow="fold",
         )
     for row in cells:
-        result.add_row(*map(Text, row))
+        broken = [
+            _broken(cell, widths[number]) if number in texts else cell
+            for number, cell in enumerate(row)
+        ]
+        result.add_row(*map(Text, broken))
     return printed(result, width)
+
+
+def _broken(text: str, width: int) -> str:
+    """A text in lines of so many columns, which end after words or hyphens."""
+    return "\n".join("\n".join(textwrap.wrap(line, width)) for line in text.splitlines())
 
 
 def _narrowed(natural: Sequence[int], least: Sequence[int], total: int) -> list[int] | None:
