@@ -36,6 +36,11 @@ _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
 )
 
 
+# How files of weights of other libraries end, which are pickles, or a whole network.
+PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
+_NETWORKS = (".h5", ".hdf5", ".keras", ".onnx", ".pt2")
+
+
 class Readable(Protocol):
     """What bytes can be read from."""
 
@@ -120,6 +125,19 @@ def write_text(path: str | Path, parts: str | Iterable[str], kind: str) -> None:
 def write_json(path: str | Path, value: Any, kind: str) -> None:
     """Write a JSON file as `json_text` has it; see `replacing`."""
     write_text(path, json_text(value, indent=2) + "\n", kind)
+
+
+def check_weights_name(path: str | Path) -> None:
+    """Raise `UserError` if a file of weights is called as another library's, which it would not be.
+
+    Whoever opened it there would be told that it is damaged.
+    """
+    suffix = Path(path).suffix
+    if suffix in (*PICKLES, *_NETWORKS):
+        raise UserError(
+            f"{path}: weights are written as .npz or .safetensors, and not as {suffix}, which "
+            "another library reads; flexlegion.to_torch brings them into a PyTorch module"
+        )
 
 
 def write_arrays(path: str | Path, arrays: Mapping[str, npt.NDArray[Any]], kind: str) -> None:

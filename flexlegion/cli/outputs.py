@@ -8,7 +8,7 @@ import stat
 from collections.abc import Callable, Iterator
 
 from flexlegion.base.errors import UserError
-from flexlegion.base.files import check_writable
+from flexlegion.base.files import check_weights_name, check_writable
 
 
 class Output(str):
@@ -59,6 +59,8 @@ def check_outputs(args: argparse.Namespace) -> None:
         assert isinstance(path, Output)
         if not path:
             raise UserError(f"{name}: the name of the file is empty; give one")
+        if path.kind == "weights":
+            check_weights_name(path)
         check_writable(path, path.kind)
         for key in _keys(path):
             if taken.setdefault(key, name) != name:

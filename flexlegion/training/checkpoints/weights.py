@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flexlegion.base.errors import UserError
-from flexlegion.base.files import check_regular, replacing, write_arrays
+from flexlegion.base.files import (
+    PICKLES,
+    check_regular,
+    check_weights_name,
+    replacing,
+    write_arrays,
+)
 from flexlegion.base.quoting import printable
 from flexlegion.data.loaders import load_npz
 from flexlegion.training.checkpoints.files import (
@@ -36,7 +42,6 @@ if TYPE_CHECKING:
     from flexlegion.layers.origin import Origin
 
 _SHOWN = 3  # names in a message
-_PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
 
 
 def save_weights(path: str | Path, weights: Mapping[str, Array]) -> None:
@@ -45,8 +50,9 @@ def save_weights(path: str | Path, weights: Mapping[str, Array]) -> None:
     Raises
     ------
     UserError
-        If the file cannot be written.
+        If the file cannot be written, or is called as another library's.
     """
+    check_weights_name(path)
     if Path(path).suffix != ".safetensors":
         write_arrays(path, weights, "weights")
         return
@@ -77,7 +83,7 @@ def read_weights(path: str | Path) -> dict[str, Array]:
         if file is None:
             return _of_checkpoint(path)
         path, shown = file, printable(str(file))
-    if path.suffix in _PICKLES:
+    if path.suffix in PICKLES:
         raise UserError(
             f"{shown}: reading a pickle could run any code; save the module's state_dict by "
             "safetensors.torch.save_file"

@@ -1,6 +1,6 @@
 """Mistakes of a command's users, and what each is told.
 
-``mistakes.txt`` has a command line a line, and below it, indented, the message; `...` stands for
+``command_mistakes.txt`` has a command line a line, and below it, indented, the message; `...` stands for
 lists of names, and words in capitals for a longer command. Each is refused with status 2 and one
 sentence, at once; nothing is printed beside it, nothing written, and Legion is not started.
 """
@@ -34,7 +34,7 @@ LAUNCH = ("--cpus", "--gpus", "--ranks", "--hosts", "--threads", "--legate")
 
 
 def mistakes() -> list[tuple[str, str]]:
-    lines = Path(__file__).with_name("mistakes.txt").read_text().splitlines()
+    lines = Path(__file__).with_name("command_mistakes.txt").read_text().splitlines()
     return [(line, said.strip()) for line, said in zip(lines[::2], lines[1::2], strict=True)]
 
 
