@@ -88,9 +88,9 @@ def _run(argv: Sequence[str] | None) -> None:
     args = parser_of(MODULES, arguments[0]).parse_args(arguments)
     args.arguments = arguments  # to start it elsewhere
     raise_on_signals()
-    check_given(args)
     if rank() == 0:  # of several, the others have the files from it
         check_outputs(args)
+    check_given(args)
     args.run(args)
 
 

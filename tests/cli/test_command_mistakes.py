@@ -1,8 +1,8 @@
 """Mistakes of a command's users, and what each is told.
 
-``command_mistakes.txt`` has a command line a line, and below it, indented, the message; `...` stands for
-lists of names, and words in capitals for a longer command. Each is refused with status 2 and one
-sentence, at once; nothing is printed beside it, nothing written, and Legion is not started.
+``command_mistakes.txt`` has a command line a line, and below it, indented, the message; `...`
+stands for lists of names, and words in capitals for a longer command. Each is refused with status 2
+and one sentence, at once; nothing is printed beside it, nothing written, and Legion is not started.
 """
 
 from __future__ import annotations
