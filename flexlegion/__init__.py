@@ -84,7 +84,10 @@ def __getattr__(name: str) -> Any:
     if name == "__all__":
         return sorted(_modules())
     if name not in _modules():
-        raise AttributeError(f"module 'flexlegion' has no attribute '{name}'")
+        from flexlegion.base.suggestions import did_you_mean
+
+        hint = "" if name.startswith("_") else did_you_mean(name, _modules())
+        raise AttributeError(f"module 'flexlegion' has no attribute '{name}'{hint}")
     return getattr(importlib.import_module(_MODULES[name]), name)
 
 

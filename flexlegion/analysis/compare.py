@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 from flexlegion.analysis.result import Result
-from flexlegion.analysis.search import Found, found_by
+from flexlegion.analysis.search import LEAST_SECONDS, Found, found_by
 from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting
 from flexlegion.analysis.starts import check_size, starts_of
 from flexlegion.base.arguments import typed
@@ -107,7 +108,8 @@ def compare(
     model, machine, costs, profile_db
         See `flexlegion.simulate`.
     budget, proposals, seed, chains, progress
-        See `flexlegion.search`; each of the two searches gets all of the budget.
+        See `flexlegion.search`; each of the two searches gets what known strategies have left of
+        the budget.
     **training
         How it is trained, see `flexlegion.simulate`.
 
@@ -116,6 +118,7 @@ def compare(
     UserError
         If something does not exist or does not fit, or if nothing fits into memory.
     """
+    begin = time.monotonic()
     limits = budget_of(budget, proposals)
     check_search(seed, chains)
     setting = Setting.of(
@@ -127,13 +130,21 @@ def compare(
     )
     problem = setting.problem
     check_size(problem)
-    rows = [known_row(name, setting) for name in KNOWN]
-    rows += [known_row(name, setting) for name in SPECIAL if _applies(name, problem)]
-    starts, notes = starts_of(None, problem, seed, SEARCHES[ANNEALING].starts)
+    with ProgressBar("known strategies", progress) as bar:
+
+        def prepare(what: str, share: float = 1.0) -> None:
+            bar.show(0.75 * share, what)
+
+        rows = known_rows(setting, [*KNOWN, *SPECIAL], prepare)
+        starts, notes = starts_of(None, problem, seed, SEARCHES[ANNEALING].starts, None, prepare)
+    each = limits
+    if limits.seconds is not None:
+        left = limits.seconds - (time.monotonic() - begin)
+        each = replace(limits, seconds=max(LEAST_SECONDS, left))
 
     def searched(search: str, label: str) -> SearchResult:
         with ProgressBar(label, progress) as bar:
-            task = SearchTask(problem, starts, limits, seed, chains, progress=bar.search)
+            task = SearchTask(problem, starts, each, seed, chains, progress=bar.search)
             return run_search(search, task)
 
     result = searched(ANNEALING, "search")
@@ -158,23 +169,38 @@ def compare(
     return Compared(found_by(setting, result, limits, seed), tuple(rows), notes, ended_by)
 
 
-def _applies(name: str, problem: Problem) -> bool:
-    """Whether the network has something that a strategy for networks of a kind splits."""
-    try:
-        named(name, problem)
-    except DoesNotApply:
-        return False
-    except UserError:
-        return True  # and its row will say why it cannot run
-    return True
+def known_rows(
+    setting: Setting, names: Sequence[str], tell: Callable[[str, float], None]
+) -> list[Json]:
+    """The figures of known strategies, or why they cannot run; without those that do not apply.
+
+    Parameters
+    ----------
+    setting
+        Model and machine.
+    names
+        Theirs.
+    tell
+        Is told which one comes next, and the share that is done.
+    """
+    rows = []
+    for number, name in enumerate(names):
+        tell(name, number / len(names))
+        try:
+            rows.append(_known_row(name, setting))
+        except DoesNotApply as e:  # the network has nothing of the kind that it splits
+            if name in KNOWN:
+                rows.append({"strategy": name} | _missing(str(e)))
+    return rows
 
 
-def known_row(name: str, setting: Setting) -> Json:
-    """The figures of a known strategy, or why it cannot exist."""
+def _known_row(name: str, setting: Setting) -> Json:
     row: Json = {"strategy": name}
     problem = setting.problem
     try:
         strategy = named(name, problem)
+    except DoesNotApply:
+        raise
     except UserError as e:
         return row | _missing(str(e))
     if name == "expert":
@@ -229,6 +255,8 @@ def _cells(row: Json) -> tuple[str, ...]:
     name = row["strategy"]
     if row.get("same_as"):
         name += f" ({row['same_as']})"
+    if row["exists"] and not row["fits"]:
+        name += " (does not fit)"
     if not row["exists"]:
         return (name, "impossible", *[""] * (len(COLUMNS) - 2))
     speedup = row["speedup"]
@@ -238,6 +266,6 @@ def _cells(row: Json) -> tuple[str, ...]:
         "" if speedup is None else f"{speedup:.2f}x",
         volume(row["bytes_moved"]),
         duration(row["computation_time_ns"]),
-        memory(row["allocated_bytes"]) + ("" if row["fits"] else " (does not fit)"),
+        memory(row["allocated_bytes"]),
         f"{row['model_flops_utilisation']:.1%}",
     )

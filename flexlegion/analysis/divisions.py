@@ -15,7 +15,7 @@ from flexlegion.console.blocks import Block, Table
 from flexlegion.console.progress import ProgressBar
 from flexlegion.console.text import duration, memory
 from flexlegion.networks.network import Network
-from flexlegion.objective.training import MOST_TRIED, TrainingOptions
+from flexlegion.objective.training import MOST_TRIED, TrainingOptions, check_micro_batches
 from flexlegion.spmd.steps import Prices
 from flexlegion.spmd.ways import Ways
 
@@ -135,6 +135,7 @@ def simulated_divisions(
         Whether those are enough that need the least memory.
     """
     runner, network = runner_of(system), setting.network
+    check_micro_batches(most)
     devices = len(setting.problem.topology.devices)
     node = min(map(len, setting.problem.devices.preferred_by_node))
     given = network.training.micro_batches

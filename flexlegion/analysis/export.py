@@ -10,6 +10,7 @@ from flexlegion.analysis.program import time_as_program
 from flexlegion.analysis.setting import AnyMachine, AnyModel, Given, Setting
 from flexlegion.base.arguments import typed
 from flexlegion.base.errors import UserError
+from flexlegion.base.phase import phase
 from flexlegion.console.text import count, duration, names, table, wrapped
 from flexlegion.exporters.placed import ProgramMemory, program_memory
 from flexlegion.exporters.program import missing, program
@@ -200,6 +201,7 @@ def export(
 
 def program_of(its: Given, to: str) -> Exported:
     """`export` of a strategy in its setting."""
+    phase("writing the program")
     setting, given = its.setting, its.strategy
     problem = setting.problem
     target = target_of(to, len(problem.devices))

@@ -22,10 +22,10 @@ from flexlegion.spmd.program import Program, program_of
 from flexlegion.spmd.steps import Prices
 from flexlegion.spmd.system import RUNNERS, Runner
 from flexlegion.spmd.timeline import ProgramTimeline, Training, simulated
-from flexlegion.spmd.ways import WORDS, Ways, divided
+from flexlegion.spmd.ways import Ways, divided
 from flexlegion.strategy.strategy import ResolvedStrategy
 
-_WAYS = re.compile(rf"\s*(?:{'|'.join([*WORDS, 'again'])})=")
+_WAYS = re.compile(r"\s*[a-z]+=[^./]*")  # words that are unknown, too, which `Ways.parse` says
 _NAMES = {
     "forward": "forward",
     "backward": "backward",
@@ -39,7 +39,7 @@ _NAMES = {
 
 def is_ways(strategy: object) -> bool:
     """Whether a strategy is a division of training in words: ``tp=4 zero=1``."""
-    return isinstance(strategy, str) and _WAYS.match(strategy) is not None
+    return isinstance(strategy, str) and _WAYS.fullmatch(strategy) is not None
 
 
 @dataclass(frozen=True, repr=False)

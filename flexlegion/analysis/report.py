@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
 
-from flexlegion.analysis.compare import FOUND, Compared, known_row
+from flexlegion.analysis.compare import FOUND, KNOWN, Compared, known_rows
 from flexlegion.analysis.result import Result, iteration_of
 from flexlegion.analysis.setting import AnyMachine, AnyModel
 from flexlegion.analysis.simulate import Simulated, simulate
@@ -22,11 +22,12 @@ from flexlegion.report.html.page import page, save_page
 from flexlegion.report.html.picture import Picture
 from flexlegion.report.html.tracks import LINKS_DRAWN, link_loads, measured_tracks, simulated_tracks
 from flexlegion.report.timelines import memory_excess
+from flexlegion.searches.registry import SPECIAL
 from flexlegion.sim.deviations import Deviation, deviations
 from flexlegion.sim.simulator import full
 from flexlegion.sim.throughput import rates
 
-BESIDE = ("data", "expert", "model", "single")
+OPTCNN_DEVICES = 16  # on more of them, OptCNN's strategy of a large network takes tens of seconds
 
 
 @dataclass(frozen=True, repr=False)
@@ -170,7 +171,10 @@ def report_on(
         profile_db=profile_db,
         **training,
     )
-    rows = [known_row(name, simulated.setting) for name in BESIDE]
+    with ProgressBar("known strategies", progress) as bar:
+        few = len(simulated.setting.problem.devices) <= OPTCNN_DEVICES
+        names = [n for n in (*KNOWN, *SPECIAL) if "optcnn" not in n or (few and n == "optcnn")]
+        rows = known_rows(simulated.setting, names, lambda name, share: bar.show(share, name))
     return report_of(simulated, rows, tracks, progress=progress)
 
 

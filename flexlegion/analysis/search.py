@@ -329,6 +329,8 @@ def dimensions_of(names: Sequence[str] | None) -> frozenset[DimKind]:
     """
     if names is None:
         return SPLIT
+    if not names:
+        raise UserError("no kind of dimension is named, so nothing could be split; name one")
     kinds = {kind.value: kind for kind in DimKind if kind in SPLIT}
     for name in names:
         if name not in kinds:

@@ -10,6 +10,7 @@ from typing import Any, Unpack
 
 from flexlegion.base.errors import UserError
 from flexlegion.base.files import check_regular
+from flexlegion.base.phase import phase
 from flexlegion.base.suggestions import unknown
 from flexlegion.cost import COSTS
 from flexlegion.cost.analytic import AnalyticCosts
@@ -81,6 +82,7 @@ class Setting:
             If model, machine or costs are wrong.
         """
         network = network_of(model, **training)
+        phase("preparing the simulation")
         if isinstance(machine, Topology):
             topology, name = machine, machine.name
         else:

@@ -11,12 +11,14 @@ import functools
 import inspect
 import numbers
 import os
+import re
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, Union
 
-from flexlegion.base.errors import UserError
+from flexlegion.base.errors import CallError, UserError
 from flexlegion.base.quoting import described
 from flexlegion.base.suggestions import did_you_mean
 
@@ -24,7 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 
 # What NumPy's types count as, too; a truth value is no number.
-_WORDS = {
+_WORDS: dict[Any, str] = {
     int: "a whole number",
     float: "a number",
     bool: "True or False",
@@ -32,6 +34,7 @@ _WORDS = {
     type(None): "None",
 }
 _MOST = 10**100
+_NUMBER = r"[-+]?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?"
 _LISTS = (collections.abc.Sequence, collections.abc.Collection, list)
 
 
@@ -61,20 +64,23 @@ def typed_methods(cls: C) -> C:
 def _checked(function: F, called: str) -> F:
     @functools.wraps(function)
     def checked(*args: Any, **options: Any) -> Any:
-        names, hints, known = _hints(function)
-        for name in options:
-            if known is not None and name not in known:
-                raise TypeError(
-                    f"{called}() got an unexpected keyword argument '{name}'"
-                    f"{did_you_mean(name, known)}; its arguments are {', '.join(known)}"
-                )
+        its = _parameters(function)
+        if its.known is not None and not its.known.keys() >= options.keys():
+            its.check_names(called, options)
         args = (
             tuple(
-                _taken(called, name, value, hints) for name, value in zip(names, args, strict=False)
+                _taken(called, name, value, its.hints)
+                for name, value in zip(its.names, args, strict=False)
             )
-            + args[len(names) :]
+            + args[len(its.names) :]
         )
-        options = {name: _taken(called, name, its, hints) for name, its in options.items()}
+        if options:
+            its.check_twice(called, len(args), options)
+            options = {
+                name: _taken(called, name, value, its.hints) for name, value in options.items()
+            }
+        if len(args) > len(its.names) or not its.required <= {*its.names[: len(args)], *options}:
+            its.check_count(called, args, options)
         return function(*args, **options)
 
     if function.__code__.co_flags & inspect.CO_VARKEYWORDS:
@@ -86,10 +92,11 @@ def _checked(function: F, called: str) -> F:
 def _unpacked(function: Callable[..., Any]) -> inspect.Signature:
     """A function's signature with the options that its last parameter unpacks."""
     signature = inspect.signature(function)
-    *parameters, last = signature.parameters.values()
-    options = _unpacked_options(last, function)
+    parameters = list(signature.parameters.values())
+    options = _unpacked_options(parameters[-1], function) if parameters else None
     if options is None:
         return signature
+    last = parameters.pop()
     for name, hint in options.__annotations__.items():
         text = getattr(hint, "__forward_arg__", hint)
         parameters.append(inspect.Parameter(name, last.KEYWORD_ONLY, default=None, annotation=text))
@@ -128,9 +135,82 @@ def _asks_for_list(hint: Any) -> bool:
 def wrong_type(function: str, name: str, hint: Any, value: Any) -> UserError:
     """The error that an argument of a function is of another type than the hint."""
     words = _words(hint)
-    of_torch = any(kind.__module__.startswith("torch.") for kind in type(value).__mro__)
-    more = "; flexlegion.from_torch imports it" if of_torch and "a Model" in words else ""
-    return UserError(f"{function}: '{name}' has to be {words}, but is {described(value)}{more}")
+    where, part, asked = _wrong_part(hint, value)
+    what = f"its {where} is {_described(part, words)}" if where else f"is {_described(part, words)}"
+    if where and part is value:  # a list of another length
+        what = where
+    return UserError(
+        f"{function}: '{name}' has to be {words}, but {what}{_remedy(name, asked, part)}"
+    )
+
+
+def _wrong_part(hint: Any, value: Any) -> tuple[str, Any, Any]:
+    """Where in a value what is wrong lies, that part, and what it has to be.
+
+    Where is empty if the value as a whole is wrong. Of a list of another length than is asked for,
+    it says the length.
+    """
+    for one in _members(hint):
+        origin, args = typing.get_origin(one), typing.get_args(one)
+        if origin is tuple and args[-1:] != (...,) and _is_list(value):
+            if len(value) != len(args):
+                return f"has {len(value)} element{'s' * (len(value) != 1)}", value, one
+            pairs = [
+                (f"element {i}", its, arg)
+                for i, (its, arg) in enumerate(zip(value, args, strict=True))
+            ]
+        elif (origin in _LISTS or origin is tuple) and args and _is_list(value):
+            pairs = [(f"element {i}", its, args[0]) for i, its in enumerate(value)]
+        elif origin in (collections.abc.Mapping, dict) and isinstance(
+            value, collections.abc.Mapping
+        ):
+            pairs = [(f"key {described(key)}", key, args[0]) for key in value]
+            pairs += [(f"value of {described(key)}", its, args[1]) for key, its in value.items()]
+        else:
+            continue
+        for where, its, asked in pairs:
+            if not fits(its, asked):
+                inner, part, wanted = _wrong_part(asked, its)
+                if inner and part is not its:
+                    return f"{where}'s {inner}", part, wanted
+                return where, its, asked
+    return "", value, hint
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    return typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def _described(value: Any, words: str) -> str:
+    """A value, and of which library its type is, if what is asked for is called alike."""
+    name = type(value).__name__
+    if isinstance(value, type) or not re.search(rf"\b{re.escape(name)}\b", words):
+        return described(value)
+    return f"{described(value)} of {type(value).__module__.partition('.')[0]}"
+
+
+def _remedy(name: str, hint: Any, value: Any) -> str:
+    """What to write in place of a value of the wrong type, where that can be told."""
+    members = _members(hint)
+    for one in members:
+        origin, args = typing.get_origin(one), typing.get_args(one)
+        many = origin in _LISTS or (origin is tuple and args[-1:] == (...,))
+        if many and args and not isinstance(value, str) and fits(value, args[0]):
+            return f"; put it into a list: {name}=[...]"
+        if many and isinstance(value, str) and str in _members(args[0]):
+            return f"; put it into a list: {name}=[{described(value)}]"
+        if isinstance(value, type) and isinstance(one, type) and issubclass(value, one):
+            return f"; make one: {value.__name__}(...)"
+        instead_of = getattr(one, "_instead_of", None)
+        if instead_of is not None and (instead := instead_of(value)):
+            return f"; {instead}"
+    if int in members and isinstance(value, float) and value.is_integer() and abs(value) < _MOST:
+        return f"; write {int(value)}"
+    if bool in members and type(value) is int and value in (0, 1):
+        return f"; write {bool(value)}"
+    if isinstance(value, str) and {int, float} & {*members} and re.fullmatch(_NUMBER, value):
+        return "; leave out the quotes" if float in members or value.isdigit() else ""
+    return ""
 
 
 @functools.lru_cache(maxsize=64)
@@ -156,28 +236,82 @@ def is_number(value: Any, kind: type = float) -> bool:
     return not isinstance(value, int) or abs(value) < _MOST
 
 
-@functools.cache
-def _hints(
-    function: Callable[..., Any],
-) -> tuple[list[str], dict[str, Any], Collection[str] | None]:
-    """Names of the arguments that can be given by position, and what can be told of all types.
+@dataclass(frozen=True)
+class _Parameters:
+    """What a function can be called with.
 
-    Then the names of all arguments that can be given by name; None: any.
+    Parameters
+    ----------
+    names
+        Of the arguments that can be given by position.
+    hints
+        What can be told of all types.
+    known
+        All that can be given by name, in order; None: any.
+    required
+        What has to be given.
+    method
+        Whether the first is the object.
+    takes_any_number
+        Whether there may be more by position.
     """
+
+    names: tuple[str, ...]
+    hints: Mapping[str, Any]
+    known: Mapping[str, None] | None
+    required: frozenset[str]
+    method: bool
+    takes_any_number: bool
+
+    def check_count(self, called: str, args: Sequence[Any], options: Mapping[str, Any]) -> None:
+        """Raise `CallError` if arguments are missing, or more than there can be."""
+        given = {*self.names[: len(args)], *options}
+        if missing := [name for name in self._listed() if name in self.required - given]:
+            raise CallError(f"{called}() lacks {' and '.join(missing)}; {self._arguments()}")
+        most = len(self.names) - self.method
+        if len(args) > len(self.names) and not self.takes_any_number:
+            others = [name for name in self._listed() if name not in self.names]
+            more = f"; give {', '.join(others)} by name" if others else ""
+            raise CallError(
+                f"{called}() takes {most} argument{'s' * (most != 1)} by position at most, but got "
+                f"{len(args) - self.method}{more}; {self._arguments()}"
+            )
+
+    def check_names(self, called: str, options: Mapping[str, Any]) -> None:
+        """Raise `CallError` if there is no argument of such a name."""
+        for name in options:
+            if self.known is not None and name not in self.known:
+                raise CallError(
+                    f"{called}() got an unexpected keyword argument '{name}'"
+                    f"{did_you_mean(name, self.known)}; {self._arguments()}"
+                )
+
+    def check_twice(self, called: str, count: int, options: Mapping[str, Any]) -> None:
+        """Raise `CallError` if an argument is given by position and by name."""
+        for name in self.names[:count]:
+            if name in options:
+                raise CallError(
+                    f"{called}() got {name} twice, by position and by name; {self._arguments()}"
+                )
+
+    def _listed(self) -> Sequence[str]:
+        return [*(self.known if self.known is not None else self.names[self.method :])]
+
+    def _arguments(self) -> str:
+        listed = self._listed()
+        return f"its arguments are {', '.join(listed)}" if listed else "it has no arguments"
+
+
+@functools.cache
+def _parameters(function: Callable[..., Any]) -> _Parameters:
+    """A function's parameters; with those that it unpacks."""
     names: list[str] = []
     hints: dict[str, Any] = {}
-    signature = _unpacked(function)
-    takes_any = any(its.kind is its.VAR_KEYWORD for its in signature.parameters.values())
-    known = (
-        None
-        if takes_any
-        else [
-            its.name
-            for its in signature.parameters.values()
-            if its.kind in (its.POSITIONAL_OR_KEYWORD, its.KEYWORD_ONLY) and its.name != "self"
-        ]
-    )
-    for parameter in inspect.signature(function).parameters.values():
+    unpacked = _unpacked(function).parameters.values()
+    parameters = inspect.signature(function).parameters.values()
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    known = {its.name: None for its in unpacked if its.kind in by_name and its.name != "self"}
+    for parameter in parameters:
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
             names.append(parameter.name)
         hint = parameter.annotation
@@ -192,7 +326,19 @@ def _hints(
                 continue
         if hint is not parameter.empty:
             hints[parameter.name] = hint
-    return names, hints, known
+    variable = {its.kind for its in unpacked}
+    return _Parameters(
+        tuple(names),
+        hints,
+        None if inspect.Parameter.VAR_KEYWORD in variable else known,
+        frozenset(
+            its.name
+            for its in parameters
+            if its.default is its.empty and its.kind in (its.POSITIONAL_ONLY, *by_name)
+        ),
+        names[:1] == ["self"],
+        inspect.Parameter.VAR_POSITIONAL in variable,
+    )
 
 
 class _Public(dict[str, Any]):
@@ -204,6 +350,16 @@ class _Public(dict[str, Any]):
         if name not in flexlegion.__all__:
             raise KeyError(name)
         return getattr(flexlegion, name)
+
+
+def said_as(words: str) -> Callable[[C], C]:
+    """Have messages say `words` of a class in place of its name, which users do not know."""
+
+    def register(cls: C) -> C:
+        _WORDS[cls] = words
+        return cls
+
+    return register
 
 
 def fits(value: Any, hint: Any) -> bool:

@@ -21,6 +21,10 @@ class UserError(ValueError):
         return printable(super().__str__())
 
 
+class CallError(UserError, TypeError):
+    """A call that does not go with a function's parameters: Python's `TypeError`, in a sentence."""
+
+
 class DoesNotApply(UserError):
     """A known strategy that a network or a machine has nothing for."""
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _PREFIX, _SUFFIX = ".flexlegion-", ".tmp"
 # Ends of pipes that whoever wrote the command has connected: `... | flexlegion`, `<(...)`.
 _CONNECTED = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
+_SYSTEM = ("/proc/", "/sys/")
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a pipe"),
@@ -33,6 +34,11 @@ _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
+
+
+# How files of weights of other libraries end, which are pickles, or a whole network.
+PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
+_NETWORKS = (".h5", ".hdf5", ".keras", ".onnx", ".pt2")
 
 
 class Readable(Protocol):
@@ -82,6 +88,9 @@ def check_regular(path: str | Path) -> None:
 
 
 def _check_regular(mode: int, path: str | Path, connected: bool) -> None:
+    if stat.S_ISREG(mode) and os.path.realpath(path).startswith(_SYSTEM):
+        # Some of these are endless, and others wait for something to happen.
+        raise NoRegularFileError(errno.EINVAL, "it is a part of the running system, not a file")
     if stat.S_ISREG(mode) or (
         connected and stat.S_ISFIFO(mode) and str(path).startswith(_CONNECTED)
     ):
@@ -116,6 +125,19 @@ def write_text(path: str | Path, parts: str | Iterable[str], kind: str) -> None:
 def write_json(path: str | Path, value: Any, kind: str) -> None:
     """Write a JSON file as `json_text` has it; see `replacing`."""
     write_text(path, json_text(value, indent=2) + "\n", kind)
+
+
+def check_weights_name(path: str | Path) -> None:
+    """Raise `UserError` if a file of weights is called as another library's, which it would not be.
+
+    Whoever opened it there would be told that it is damaged.
+    """
+    suffix = Path(path).suffix
+    if suffix in (*PICKLES, *_NETWORKS):
+        raise UserError(
+            f"{path}: weights are written as .npz or .safetensors, and not as {suffix}, which "
+            "another library reads; flexlegion.to_torch brings them into a PyTorch module"
+        )
 
 
 def write_arrays(path: str | Path, arrays: Mapping[str, npt.NDArray[Any]], kind: str) -> None:

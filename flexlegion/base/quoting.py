@@ -11,6 +11,8 @@ import re
 import sys
 from typing import Any
 
+from flexlegion.base.phase import end_phase
+
 MAX_LINE = 1900  # characters of a line for people; a message and what a shell adds stay below 2,000
 MAX_VALUE = 60  # of a value within a sentence
 
@@ -55,6 +57,7 @@ def say(text: str, *, beside: bool = False) -> None:
 
     `beside` the result: to standard error.
     """
+    end_phase()
     print(printable_lines(text), file=sys.stderr if beside else sys.stdout, flush=True)
 
 

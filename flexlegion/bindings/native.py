@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from flexlegion.base.arguments import typed
 from flexlegion.base.errors import NativeError, UserError
+from flexlegion.base.files import open_file
 from flexlegion.process import ranks
 from flexlegion.process.ending import handler_kept
 from flexlegion.process.together import processes
@@ -201,6 +202,7 @@ def core() -> Library:
     return Library("libflexlegion_core.so")
 
 
+@typed
 def library_folder() -> Path:
     """The folder of ``libflexlegion_rt.so``, to link libraries of kernels with."""
     return _find("libflexlegion_rt.so").parent
@@ -210,6 +212,7 @@ def library_folder() -> Path:
 _kernels: dict[str, None] = {}
 
 
+@typed
 def load_kernels(path: str | Path) -> None:
     """Have training know the kernels of a library, for operators of your own.
 
@@ -230,6 +233,9 @@ def load_kernels(path: str | Path) -> None:
     file = Path(path).resolve()
     if not file.is_file():
         raise UserError(f"{path}: no such library of kernels")
+    with open_file(file) as opened:
+        if opened.read(4) != b"\x7fELF":
+            raise UserError(f"{path}: no shared library; give the .so that a compiler has written")
     if rt.cache_info().currsize and str(file) not in _kernels:
         raise UserError(
             f"{path}: kernels are known to training if they are loaded before the first model is "
@@ -290,9 +296,13 @@ def rt() -> Library:
     except RuntimeError as e:
         # Legate's message is a page; its causes are numbered, the first being the innermost.
         cause = re.search(r"#0 [\w:]+: (.*)", str(e))
+        asked = os.environ["LEGATE_CONFIG"].strip()
+        lacks = "which this machine may lack"
+        if not ranks.visible_gpus() and re.search(r"--gpus[ =][1-9]", asked):
+            lacks = "but there is no GPU that this process can use; leave out --gpus, or give 0"
         raise UserError(
-            f"Legion cannot start ({cause[1] if cause else e}); legate was asked for "
-            f"'{os.environ['LEGATE_CONFIG'].strip()}', which this machine may lack"
+            f"Legion cannot start ({cause[1] if cause else e}); legate was asked for '{asked}', "
+            f"{lacks}"
         ) from None
     library = Library("libflexlegion_rt.so")
     _open_kernels()

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from flexlegion.base.errors import UserError
+from flexlegion.base.phase import end_phase
 from flexlegion.base.quoting import printable, printable_lines
 from flexlegion.base.suggestions import did_you_mean
 from flexlegion.cli.config import add_config_options
@@ -26,6 +27,8 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **({"formatter_class": _Formatter} | options))
         self._given: list[str] = []
+        # Else what begins like one, -1s, is taken for an option, and not for a value that is wrong.
+        self._negative_number_matcher = re.compile(r"-\.?[0-9].*")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuse what is left over here, where the options are known that may have been meant."""
@@ -64,6 +67,12 @@ class Parser(argparse.ArgumentParser):
                 f"{what} '{word}' does not exist{did_you_mean(word, names)}; choose one of "
                 f"{', '.join(names)}"
             )
+        if wrong := re.fullmatch(r"(?s)argument (.*): invalid (int|float) value: (.*)", message):
+            where, kind, word = wrong.groups()
+            what = "a whole number" if kind == "int" else "a number"
+            message = f"{where} has to be {what}, but is {word}"
+        if wrong := re.fullmatch(r"(?s)argument (.*): expected one argument", message):
+            message = f"{wrong[1]} needs a value behind it"
         raise UserError(printable(f"{message}; {self.prog} --help says more"))
 
 
@@ -153,6 +162,7 @@ def answer(args: argparse.Namespace, facts: dict[str, Any], text: str) -> None:
     """Print the result: with ``--json`` one JSON object, else the text."""
     from flexlegion.base.files import json_text  # which imports numpy
 
+    end_phase()
     print(json_text(facts) if args.json else printable_lines(text.rstrip("\n")))
 
 

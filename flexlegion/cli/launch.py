@@ -12,6 +12,7 @@ from typing import NoReturn
 
 import flexlegion
 from flexlegion.base.errors import UserError
+from flexlegion.base.phase import phase
 from flexlegion.bindings.native import set_threads
 from flexlegion.cli.ranks import chosen_ranks, launcher_options
 from flexlegion.cli.started import stay_with
@@ -120,6 +121,7 @@ def _start_legate(args: argparse.Namespace) -> NoReturn:
     except ValueError as e:
         raise UserError(f"--legate '{args.legate}' cannot be read: {e}") from None
     command += [str(package / "__main__.py"), *args.arguments]
+    phase("starting legate, which takes some seconds")
     sys.stdout.flush()
     sys.stderr.flush()
     stay_with(command, environment, ranks.number)

@@ -65,9 +65,11 @@ EXAMPLES = (
 
 
 def _run(argv: Sequence[str] | None) -> None:
+    from flexlegion.base.errors import UserError
+    from flexlegion.base.phase import begin_phases, phase
     from flexlegion.cli.command import parser_of
     from flexlegion.cli.config import check_config, save_config, with_config
-    from flexlegion.cli.outputs import check_outputs
+    from flexlegion.cli.outputs import check_given, check_outputs
     from flexlegion.cli.overview import overview, version
     from flexlegion.process.ending import raise_on_signals
     from flexlegion.process.together import rank
@@ -80,12 +82,18 @@ def _run(argv: Sequence[str] | None) -> None:
         print(version())
         return
     if arguments[0] == "help":
-        arguments = [*arguments[1:], "--help"]
+        if len(arguments) > 2:
+            raise UserError(f"help takes one command, not {' '.join(arguments[1:])}")
+        arguments = [arguments[1], "--help"]
+    if rank() == 0 and arguments[0] in MODULES:
+        begin_phases()
+        phase(f"{arguments[0]}: starting")
     parser = parser_of(MODULES, arguments[0])
     args = parser.parse_args(with_config(parser, arguments))
     check_config(args, arguments)
     args.arguments = arguments  # to start it elsewhere
     raise_on_signals()
+    check_given(args)
     if rank() == 0:  # of several, the others have the files from it
         check_outputs(args)
         if getattr(args, "save_config", None) is not None:

@@ -6,6 +6,7 @@ import argparse
 import math
 from typing import Any
 
+from flexlegion.base.phase import phase
 from flexlegion.cli.command import Commands, add_command, answer
 from flexlegion.cli.network import add_json_option
 from flexlegion.console.text import pairs, table, wrapped
@@ -53,6 +54,7 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _facts(name: str) -> dict[str, Any]:
+    phase(f"building {name}")
     entry = ZOO[name]
     graph = build(name).graph
     flops = sum(operator.kind.flops(operator.input_shapes) for operator in graph.operators)

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from flexlegion.base.errors import UserError
-from flexlegion.base.quoting import shown
+from flexlegion.base.phase import phase
+from flexlegion.base.quoting import printable, shown
 from flexlegion.cli.how_trained import add_training_options, training_from
 from flexlegion.cli.sizes import add_size_option, batch_size, found_for, found_sizes, given_sizes
 from flexlegion.cost import COSTS
@@ -104,6 +105,7 @@ def network_of(
     batch_size = found.get("batch_size") if args.batch_size is None else args.batch_size
     from flexlegion.networks.network import Network
 
+    phase(f"building the model {printable(target.name)}")
     model = target.load(batch_size, sizes, None, not args.no_verify)
     return Network.of(model, training_from(args, found, source))
 

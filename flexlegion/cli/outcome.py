@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from flexlegion.base.errors import DivergenceError, NativeError, UserError
+from flexlegion.base.phase import end_phase
 from flexlegion.base.quoting import printable, printable_lines
 from flexlegion.base.users_code import first_line, users_frame
 from flexlegion.process.ending import INTERRUPTED, Interrupted, end_at_once
@@ -41,6 +42,7 @@ def run_command(
 def _run(main: Callable[[Sequence[str] | None], None], argv: Sequence[str] | None) -> int:
     try:
         main(argv)
+        end_phase()
         sys.stdout.flush()
     except UserError as e:
         text = printable(str(e))
@@ -164,5 +166,6 @@ def _drop_output() -> None:
 
 
 def _say(text: str) -> None:
+    end_phase()
     with suppress(OSError):  # nobody can be told then
         print(text, file=sys.stderr, flush=True)

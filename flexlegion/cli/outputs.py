@@ -8,7 +8,7 @@ import stat
 from collections.abc import Callable, Iterator
 
 from flexlegion.base.errors import UserError
-from flexlegion.base.files import check_writable
+from flexlegion.base.files import check_weights_name, check_writable
 
 
 class Output(str):
@@ -34,6 +34,15 @@ def output(kind: str) -> Callable[[str], Output]:
     return parse
 
 
+def check_given(args: argparse.Namespace) -> None:
+    """Raise `UserError` if an option was given an empty text, as of a shell's unset variable."""
+    words = getattr(args, "arguments", [])
+    for word, following in zip(words, [*words[1:], None], strict=True):
+        option, equals, value = word.partition("=")
+        if option.startswith("--") and (value if equals else following) == "":
+            raise UserError(f"{option} is given an empty text; give a value, or leave it out")
+
+
 def check_outputs(args: argparse.Namespace) -> None:
     """Raise `UserError` if a file that the options name cannot be written, or would be lost.
 
@@ -50,6 +59,8 @@ def check_outputs(args: argparse.Namespace) -> None:
         assert isinstance(path, Output)
         if not path:
             raise UserError(f"{name}: the name of the file is empty; give one")
+        if path.kind == "weights":
+            check_weights_name(path)
         check_writable(path, path.kind)
         for key in _keys(path):
             if taken.setdefault(key, name) != name:

@@ -17,6 +17,8 @@ from flexlegion.console.text import WHOLE, count
 from flexlegion.process.together import RANKS, RANKS_EACH, processes
 
 _SLOTS = re.compile(r"(?P<host>\S+)(?:\s+\S+)*?\s+slots\s*=\s*(?P<slots>\d{1,6})(?!\d)")
+# Ranks on a core: more of them, each with threads of its own, would hold up the whole machine.
+_MOST_OF_CORE = 8
 _HOSTS_BYTES = 1 << 20
 # Of this command's environment, beside what legate hands on to other machines by itself: PATH and
 # its like, and what begins with LEGATE_, LEGION_, PYTHON, UCX_ and others.
@@ -84,6 +86,12 @@ def chosen_ranks(number: int | None, hosts: str | None) -> Ranks:
     if number % machines:
         raise UserError(
             f"--ranks {number} cannot be spread evenly over the {machines} machines of Slurm's job"
+        )
+    most = _MOST_OF_CORE * len(os.sched_getaffinity(0))
+    if number // machines > most:
+        raise UserError(
+            f"--ranks {number} starts {number // machines} processes on this machine, which has "
+            f"cores for {most} that take turns; start fewer"
         )
     return Ranks(machines, number // machines)
 

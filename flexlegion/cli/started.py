@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from flexlegion.console.text import shows_bars
+from flexlegion.base.phase import shows_bars
 from flexlegion.process.ending import HANDED_ON, ended
 
 _PR_SET_CHILD_SUBREAPER = 36

@@ -11,6 +11,7 @@ import numpy as np
 
 from flexlegion.base.errors import DivergenceError, UserError
 from flexlegion.base.files import write_json
+from flexlegion.base.phase import phase
 from flexlegion.base.quoting import say
 from flexlegion.cli.checkpoint import (
     add_checkpoint_options,
@@ -153,6 +154,7 @@ def train_here(args: argparse.Namespace) -> None:
     ready = prepared(args)
     network, train, test = ready.network, ready.train, ready.test
     model = network.model
+    phase("starting Legion, and compiling")
     model.compile(
         metrics=metrics_for(network.graph),
         strategy=ready.strategy,

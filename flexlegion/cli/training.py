@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flexlegion.base.errors import UserError
+from flexlegion.base.phase import phase
 from flexlegion.base.quoting import printable
 from flexlegion.base.suggestions import unknown
 from flexlegion.cli.how_trained import (
@@ -147,6 +148,7 @@ def prepared(args: argparse.Namespace, labelled: bool = True) -> Prepared:
     if args.augment:
         raise UserError("--augment goes with folders of images")
     batch_size = found.get("batch_size") if args.batch_size is None else args.batch_size
+    phase(f"building the model {printable(target.name)}")
     sizes = found_sizes(found, target, where) | sizes
     model = target.load(batch_size, sizes, args.seed, not args.no_verify)
     network = _network(model, training, labelled)
@@ -250,6 +252,7 @@ def _prepared_for(
 ) -> tuple[Model, Splits[Dataset] | Splits[ImageFolder]]:
     """A network of the zoo of the sizes that data need, and these."""
     languages = (args.source_language or LANGUAGES[0], args.target_language or LANGUAGES[1])
+    phase(f"reading the data {printable(source)}")
     request = Request(source, args.labels, args.augment, languages, args.seed)
     splits, sizes = data_and_sizes(entry, given, request)
     batch_size = BATCH_SIZE if args.batch_size is None else args.batch_size

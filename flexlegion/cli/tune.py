@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from flexlegion.base.errors import UserError
+from flexlegion.base.phase import phase
 from flexlegion.cli.command import (
     Commands,
     add_command,
@@ -109,6 +110,7 @@ def _run(args: argparse.Namespace) -> None:
     go_under_legate(args)
     with logs_on_stderr():
         ready = prepared(args)
+        phase("starting Legion")
         machine = running_machine()
         found: list[ResolvedStrategy] = []
         try:

@@ -7,7 +7,8 @@ from time import perf_counter
 from types import TracebackType
 from typing import Self
 
-from flexlegion.console.text import duration, shows_bars
+from flexlegion.base.phase import begin_bar, end_bar, shows_bars
+from flexlegion.console.text import duration
 
 
 class ProgressBar:
@@ -51,6 +52,7 @@ class ProgressBar:
         self._started = perf_counter()
 
     def __enter__(self) -> Self:
+        begin_bar()
         self._progress.start()
         self._started = perf_counter()
         return self
@@ -62,6 +64,7 @@ class ProgressBar:
         trace: TracebackType | None,
     ) -> None:
         self._progress.stop()
+        end_bar()
 
     def show(self, share: float, status: str) -> None:
         """Show which share of the work is done, and what it says of itself."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
+from flexlegion.base.phase import is_terminal
 from flexlegion.base.quoting import printable, printable_lines
 
 if TYPE_CHECKING:  # rich takes a tenth of a second to import, which help and mistakes need not wait
@@ -20,16 +20,6 @@ if TYPE_CHECKING:  # rich takes a tenth of a second to import, which help and mi
 WHOLE = 10_000  # columns of what goes into a file or a pipe, for programs: nothing is wrapped there
 _NARROWEST = 20
 _BETWEEN = 3  # columns between those of a table
-
-
-def is_terminal(stream: TextIO | None) -> bool:
-    """Whether a stream leads to a terminal; None, a closed one, does not."""
-    return stream is not None and not stream.closed and stream.isatty()
-
-
-def shows_bars(stream: TextIO | None) -> bool:
-    """Whether a stream leads to a terminal that can draw over its lines."""
-    return is_terminal(stream) and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
 def line_width() -> int | None:
@@ -95,7 +85,9 @@ def table(
     for number, column in enumerate(zip(columns, *cells, strict=True)):
         lines = [line for cell in column for line in cell.splitlines()]
         natural.append(max(map(len, lines), default=1))
-        words = [word for line in lines for word in line.split()] if number in texts else lines
+        words = lines
+        if number in texts:  # which break after hyphens, too
+            words = [word for line in lines for word in re.split(r"\s+|(?<=-)", line)]
         least.append(max(map(len, words), default=1))
     widths = _narrowed(natural, least, width - _BETWEEN * (len(columns) - 1))
     if widths is None:
@@ -109,8 +101,17 @@ def table(
             overflow="fold",
         )
     for row in cells:
-        result.add_row(*map(Text, row))
+        broken = [
+            _broken(cell, widths[number]) if number in texts else cell
+            for number, cell in enumerate(row)
+        ]
+        result.add_row(*map(Text, broken))
     return printed(result, width)
+
+
+def _broken(text: str, width: int) -> str:
+    """A text in lines of so many columns, which end after words or hyphens."""
+    return "\n".join("\n".join(textwrap.wrap(line, width)) for line in text.splitlines())
 
 
 def _narrowed(natural: Sequence[int], least: Sequence[int], total: int) -> list[int] | None:

@@ -96,8 +96,8 @@ def read_idx_directory(directory: Path) -> tuple[Pair, Pair | None]:
     train = _read_pair(directory, "train")
     if train is None:
         raise UserError(
-            f"{directory}: this directory lacks MNIST's train-images-idx3-ubyte and "
-            "train-labels-idx1-ubyte, and both (each .gz or not) are needed to train."
+            f"{directory}: this directory has no folders of images, one a class, and lacks MNIST's "
+            "train-images-idx3-ubyte and train-labels-idx1-ubyte (each .gz or not)."
         )
     return train, _read_pair(directory, "t10k")
 

@@ -30,6 +30,7 @@ Chosen = TypeVar("Chosen")
 
 _TRAIN_NAMES = (("x_train", "y_train"), ("x", "y"))
 _TEST_NAMES = ("x_test", "y_test")
+ARRAYS = (".npz", ".npy", ".h5", ".hdf5")  # what files of arrays are called
 _CHOICES = (
     "the name digits, a directory with MNIST's IDX files, an IDX file (*-idx3-ubyte, .gz or not), "
     ".npz, .npy, .h5 or .hdf5"
@@ -82,18 +83,13 @@ def load(source: str, labels: str | None = None) -> Splits[Dataset]:
     if is_idx_name(path):
         beside = _existing_labels(labels) if labels is not None else labels_beside(path)
         return _splits(source, (read_idx(path), read_idx(beside)), None)
-    if path.suffix == ".npy":
+    if path.suffix == ".npy":  # which has no labels
         return _splits(source, _load_npy_pair(path, labels), None)
-    readers: dict[str, Callable[[Path], tuple[Pair, Pair | None]]] = {
-        ".npz": _load_npz,
-        ".h5": _load_hdf5,
-        ".hdf5": _load_hdf5,
-    }
-    if path.suffix not in readers:
+    if path.suffix not in ARRAYS:
         ending = f"the extension {path.suffix}" if path.suffix else "a name without an extension"
         raise UserError(f"{source}: {ending} tells of no known format; use {_CHOICES}.")
     _refuse_labels(source, labels, "holds its labels itself, as y or y_train")
-    train, test = readers[path.suffix](path)
+    train, test = (_load_npz if path.suffix == ".npz" else _load_hdf5)(path)
     return _splits(source, train, test)
 
 

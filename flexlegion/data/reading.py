@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import lzma
 import os
+import re
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -55,7 +56,8 @@ def reading(path: Path | str, kind: str) -> Iterator[None]:
     except Exception as error:
         # Libraries report over several lines and with a full stop: our sentence is one.
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        reason = " ".join(reason.split()).rstrip(".")
+        # Of objects within, <_io.BufferedReader name=3>, nobody learns anything.
+        reason = " ".join(re.sub("<[^<>]*>", "", reason).split()).rstrip(".")
         raise UserError(
             f"{path}: this cannot be read as {kind} ({reason}); a whole one is needed."
         ) from error

@@ -18,7 +18,7 @@ from flexlegion.data.digits import load_digits
 from flexlegion.data.idx import is_idx_directory
 from flexlegion.data.images import ImageFolder, load_images
 from flexlegion.data.language_model import is_running_text, load_language_model
-from flexlegion.data.loaders import load
+from flexlegion.data.loaders import ARRAYS, load
 from flexlegion.data.masked import load_masked
 from flexlegion.data.parallel import load_parallel
 
@@ -186,6 +186,8 @@ def _sequences(task: str, sizes: Mapping[str, Any], request: Request) -> Splits[
         if task == "masked":
             return load_masked(path, *cut, request.seed)
         return load_language_model(path, *cut)
+    if path.suffix not in ARRAYS and not arrays and not path.is_dir():
+        raise UserError(f"{source}: of no known format; use {_SOURCES[task]}")
     return _tokens(task, load(source, request.labels))
 
 

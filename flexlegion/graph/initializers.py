@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Union
 
 from flexlegion.base.arguments import typed_methods
 from flexlegion.base.errors import UserError
+from flexlegion.base.quoting import described
 from flexlegion.base.suggestions import unknown
 from flexlegion.graph.tensor import DataType
 
@@ -73,6 +74,10 @@ class Constant(Initializer):
 
     value: float = 1.0
 
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.value):
+            raise UserError(f"the value of Constant has to be finite, but is {self.value}")
+
     def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.floating]:
         import numpy as np
 
@@ -96,6 +101,8 @@ class Given(Initializer):
         """Raise `UserError` if the array has another shape."""
         import numpy as np
 
+        if np.asarray(self.array).dtype.kind not in "fiub":
+            raise UserError(f"weight '{name}' takes numbers, but got {described(self.array)}")
         if np.shape(self.array) != shape:
             raise UserError(
                 f"weight '{name}' has shape {list(shape)}, but the values given for it have shape "
@@ -115,6 +122,12 @@ class Normal(Initializer):
     """Normal with mean 0 and deviation `stddev`."""
 
     stddev: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not (self.stddev >= 0 and math.isfinite(self.stddev)):
+            raise UserError(
+                f"the deviation of Normal has to be finite and at least 0, but is {self.stddev}"
+            )
 
     def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.floating]:
         return rng.normal(0.0, self.stddev, shape)

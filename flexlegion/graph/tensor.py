@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NoReturn
 
+from flexlegion.base.errors import CallError
 from flexlegion.graph.signatures import AnySignature, Mesh, Placed, signature
 
 if TYPE_CHECKING:
@@ -133,6 +134,24 @@ class Tensor:
     def plain(self) -> Tensor:
         """The tensor of the graph, without what `to_global` said of it."""
         return self
+
+    @staticmethod
+    def _instead_of(value: object) -> str:
+        """What a message says where something else was given for a tensor."""
+        if hasattr(value, "__array__") or isinstance(value, int | float):
+            return "arrays come with fit(), and model.input() makes the Tensor that stands for them"
+        return ""
+
+    def _has_no_values(self, *_: object, **__: object) -> NoReturn:
+        raise CallError(
+            f"the Tensor '{self.name}' stands for values that are computed later, and only layers "
+            "take it: model.add([a, b]), model.multiply([a, 2]), model.take(a, [0], axis=1), ..."
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __neg__ = _has_no_values
+    __truediv__ = __rtruediv__ = __pow__ = __matmul__ = __rmatmul__ = __getitem__ = _has_no_values
+    __lt__ = __le__ = __gt__ = __ge__ = _has_no_values
+    __float__ = __int__ = __array__ = _has_no_values
 
     def __repr__(self) -> str:
         return f"Tensor({self.name!r}, {list(self.shape)}, {self.dtype})"

@@ -17,6 +17,7 @@ from flexlegion.base.arguments import typed
 from flexlegion.base.errors import UserError
 from flexlegion.base.quoting import note
 from flexlegion.importers.weights import to_torch
+from flexlegion.layers.base import check_batch_size
 from flexlegion.layers.origin import Origin
 from flexlegion.model.model import Model
 from flexlegion.process.together import rank
@@ -79,9 +80,11 @@ def from_torch(
     from flexlegion.importers.lower import lower
     from flexlegion.importers.reader import read
 
+    if batch_size is not None:
+        check_batch_size(batch_size)
     exported, samples = export(module, example_inputs)
-    batch_size = batch_size or samples
-    if batch_size is None:
+    batch_size = samples if batch_size is None else batch_size
+    if not batch_size:
         raise UserError("the exported program kept no example inputs; give the batch_size")
     program = read(exported)
     passes.run(program)

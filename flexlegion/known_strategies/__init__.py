@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from flexlegion.base.arguments import said_as
 from flexlegion.base.errors import UserError
 from flexlegion.base.suggestions import did_you_mean
 from flexlegion.graph.graph import Graph
@@ -30,6 +31,7 @@ from flexlegion.known_strategies import random, sbp  # noqa: F401
 # isort: on
 
 
+@said_as("a result that has a strategy")
 @runtime_checkable
 class HasStrategy(Protocol):
     """A result that has a strategy, as that of a search."""

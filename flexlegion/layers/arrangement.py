@@ -182,7 +182,25 @@ class Form:
                 return array.reshape(len(array), *expected)
             if theirs is not None:
                 return theirs
-        raise UserError(f"{name}: got data of shape {list(array.shape)}, expected {self}")
+        remedy = self._remedy(array.shape)
+        raise UserError(f"{name}: got data of shape {list(array.shape)}, expected {self}{remedy}")
+
+    def _remedy(self, shape: Sequence[int]) -> str:
+        """What makes data of another shape fit, where that is plain."""
+        given, expected = tuple(shape[1:]), self.shape[1:]
+        if not given:
+            return ""
+        if len(expected) == 3 and given == (expected[2], *expected[:2]):
+            return "; the channels of images come last, so give x.transpose(0, 2, 3, 1)"
+        if self.loose and given[:-1] == expected and given[-1] > 1:
+            return (
+                "; of one-hot labels give the classes' numbers, y.argmax(-1), or compile with the "
+                "loss 'categorical_crossentropy'"
+            )
+        if shape[0] and given != expected and prod(given) == prod(expected):
+            text = ", ".join(map(str, expected))
+            return f"; if its elements are in that order, give x.reshape(-1, {text})"
+        return ""
 
     def __str__(self) -> str:
         own = f"[{', '.join(['n', *map(str, self.shape[1:])])}]"

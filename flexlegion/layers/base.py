@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
 
 from flexlegion.base.arguments import typed_methods
 from flexlegion.base.errors import UserError
-from flexlegion.base.suggestions import unknown
+from flexlegion.base.suggestions import did_you_mean, unknown
 from flexlegion.graph.graph import Graph
 from flexlegion.graph.operator_type import OperatorType
 from flexlegion.graph.tensor import MAX_EXTENT, MAX_RANK, DataType, Tensor
@@ -15,6 +16,13 @@ from flexlegion.ops.formula import FUNCTIONS
 
 # Activations that convolutions and dense layers fuse: their derivative follows from the output.
 FUSED = ("relu", "sigmoid", "tanh")
+
+
+def check_batch_size(batch_size: int) -> int:
+    """The same; raise `UserError` if no iteration has so many samples."""
+    if not 1 <= batch_size <= MAX_EXTENT:
+        raise UserError(f"the batch size has to be 1 to {MAX_EXTENT}, but is {batch_size}")
+    return batch_size
 
 
 @typed_methods
@@ -28,9 +36,7 @@ class LayerBase:
     """
 
     def __init__(self, batch_size: int) -> None:
-        if not 1 <= batch_size <= MAX_EXTENT:
-            raise UserError(f"the batch size has to be 1 to {MAX_EXTENT}, but is {batch_size}")
-        self.batch_size = batch_size
+        self.batch_size = check_batch_size(batch_size)
         self.graph = Graph()
         self._outputs: list[Tensor] = []
 
@@ -57,6 +63,16 @@ class LayerBase:
         return self.graph.add_input(
             self._name("input", name), (self.batch_size, *shape), dtype, requires_gradient
         )
+
+    if not TYPE_CHECKING:  # which would take any attribute for one that is there
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say which layer may be meant by a name that there is not."""
+            known = [its for its in dir(type(self)) if not its.startswith("_")]
+            hint = did_you_mean(name, known)
+            raise AttributeError(
+                f"a {type(self).__name__} has no '{name}'{hint}", name=name, obj=self
+            )
 
     @property
     def outputs(self) -> list[Tensor]:
@@ -116,6 +132,8 @@ class LayerBase:
         return tuple(self.graph.apply(kind, inputs, layer, share, trainable).outputs)
 
     def _name(self, kind: str, name: str | None) -> str:
+        if name == "":
+            raise UserError(f"the name of a {kind} is empty; give one, or leave it out")
         if name is not None and is_reserved(name):
             raise UserError(f"the name '{name}' is taken by compile(); choose another")
         if name is not None:
@@ -142,6 +160,8 @@ class LayerBase:
             return "none", None
         if activation in FUSED:
             return activation, None
+        if activation.lower() in ("linear", "identity", "none"):
+            raise UserError(f"activation '{activation}' is none; leave the activation out")
         if activation in FUNCTIONS or activation == "softmax":
             return "none", activation
         raise unknown("activation", activation, [*FUNCTIONS, "softmax"])

@@ -115,7 +115,12 @@ class ElementwiseLayers(LayerBase):
         return self.unary(x, "tanh", name)
 
     def gelu(self, x: Tensor, name: str | None = None) -> Tensor:
-        """x * Phi(x), exact."""
+        """x * Phi(x), exact; ``unary(x, "gelu_tanh")`` is its approximation by tanh."""
+        if name in ("tanh", "none"):  # not a name, but what other libraries' gelu takes there
+            raise UserError(
+                f"gelu(x, '{name}') would name the layer so; its approximation by tanh is "
+                "unary(x, 'gelu_tanh')"
+            )
         return self.unary(x, "gelu", name)
 
     def silu(self, x: Tensor, name: str | None = None) -> Tensor:
@@ -184,6 +189,8 @@ class ElementwiseLayers(LayerBase):
 
     def divide(self, a: Term, b: Term, name: str | None = None) -> Tensor:
         """a / b, element-wise, of tensors, broadcast as in `elementwise`, or numbers."""
+        if isinstance(b, int | float) and b == 0:
+            raise UserError("divide: 'b' is 0, by which nothing can be divided")
         return self._joined(" / ", [a, b], self._name("divide", name))
 
     def parameter(

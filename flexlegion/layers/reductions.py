@@ -56,6 +56,8 @@ class ReductionLayers(ElementwiseLayers):
         given = [axes] if isinstance(axes, int) else list(axes)
         rank = len(x.shape)
         dims = tuple(sorted({axis + rank if axis < 0 else axis for axis in given}))
+        if len(dims) < len(given):
+            raise UserError(f"reduce: an axis occurs twice among {given}")
         return self._add(Reduce(kind, dims, keepdims), x, self._name("reduce", name))
 
     def softmax(self, x: Tensor, name: str | None = None) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Literal
 
 from flexlegion.base.arguments import typed_methods
@@ -48,6 +49,21 @@ def _padding(value: Padding, kernel: tuple[int, int], stride: tuple[int, int]) -
     return _pair(value, "padding")
 
 
+def _warn_of_order(layer: str, x: Tensor) -> None:
+    """Say it if images given to a layer look as if their channels came first."""
+    if x.kind != "input" or len(x.shape) != 4:
+        return
+    height, width, channels = x.shape[1:]
+    if height in (1, 3, 4) and width == channels > 4:
+        warnings.warn(
+            f"{layer} takes images (height, width, channel), so '{x.name}' has a height of "
+            f"{height} and {channels} channels; if it is meant as (channel, height, width), make "
+            f"the input of shape ({width}, {channels}, {height}), and give x.transpose(0, 2, 3, 1)",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
 def _check_pooling(kind: str) -> None:
     if kind not in ("max", "average"):
         raise UserError(f"unknown kind of pooling '{kind}'; use 'max' or 'average'")
@@ -82,6 +98,7 @@ class WindowLayers(ElementwiseLayers):
         apart. `share` and `trainable` as for `dense`.
         """
         name = self._name("conv2d", name)
+        _warn_of_order("conv2d", x)
         kernel, stride = _positive_pair(kernel, "kernel"), _positive_pair(stride, "stride")
         apart = _positive_pair(dilation, "dilation")
         spans = spanned(kernel[0], apart[0]), spanned(kernel[1], apart[1])

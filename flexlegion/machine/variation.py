@@ -17,6 +17,17 @@ from flexlegion.machine.description import DeviceType, Machine
 # Units and the factors that stand before them.
 _FACTORS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS = {"": 1, "B": 1, "B/s": 1, "ns": 1, "us": 10**3, "ms": 10**6}
+# In which of them values of a quantity are written. A small number without any, "memory=16", is as
+# likely to be meant in others.
+_LEAST_BARE = 1e6
+_WRITTEN = {"B": ("B",), "B/s": ("B/s",), "ns": ("ns", "us", "ms")}
+_EXAMPLES = {
+    "B": "in bytes, as in 16GB, or as a factor, as in x2",
+    "B/s": "in bytes a second, as in 10GB/s, or as a factor, as in x2",
+    "ns": "as a time, as in 5us, or as a factor, as in x2",
+    "": "as a number without a unit, as in 4",
+    "x": "as a factor, as in x0.5",
+}
 _NUMBER = re.compile(r"([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?) ?([kMGT]?)(B/s|B|ns|us|ms|)")
 MOST_POINTS = 100
 
@@ -241,7 +252,14 @@ def _value(text: str, quantity: Quantity) -> float:
     wanted = "a factor, as in x0.5" if quantity.unit == "x" else "a number, as in 4 or 12.5G"
     if match is None or (quantity.unit == "x" and not factor):
         raise UserError(f"a value of {quantity.name} has to be {wanted}, but is '{text[:40]}'")
-    value = float(match[1]) * _FACTORS[match[2]] * _UNITS[match[3]]
+    unit = "" if factor else quantity.unit
+    number = float(match[1])
+    bare = unit and not match[2] and not match[3] and 0 < number < _LEAST_BARE
+    if bare or match[3] not in ("", *_WRITTEN.get(unit, ())):
+        raise UserError(
+            f"a value of {quantity.name} is written {_EXAMPLES[unit]}, but is '{text[:40]}'"
+        )
+    value = number * _FACTORS[match[2]] * _UNITS[match[3]]
     if factor and quantity.unit != "x":
         value *= quantity.own
     if quantity.whole and value != round(value):

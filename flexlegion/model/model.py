@@ -82,15 +82,20 @@ class Model(Layers, Weights):
     """
 
     def __init__(self, batch_size: int, seed: int = 0) -> None:
-        if not 0 <= seed < 2**63:
-            raise UserError(f"the seed has to be at least 0 and below 2^63, but is {seed}")
         super().__init__(batch_size)
-        self.seed = seed
+        self.seed = _checked_seed(seed)
         self.loss: Losses | None = None
         self.reference: Reference | None = None
         self.origin: Origin | None = None
         self.history = History()
         self._compiled: Compiled | None = None
+
+    @staticmethod
+    def _instead_of(value: object) -> str:
+        """What a message says where something else was given for a model."""
+        if any(kind.__module__.startswith("torch.") for kind in type(value).__mro__):
+            return "flexlegion.from_torch imports it"
+        return "call it, and give the model that it returns" if callable(value) else ""
 
     def compile(
         self,
@@ -377,7 +382,7 @@ class Model(Layers, Weights):
         twin = type(self).__new__(type(self))
         vars(twin).update(vars(self))
         twin.graph = self.graph.copy()
-        twin.seed = self.seed if seed is None else seed
+        twin.seed = self.seed if seed is None else _checked_seed(seed)
         twin._compiled = None
         return twin
 
@@ -440,6 +445,7 @@ class Model(Layers, Weights):
         """
         from flexlegion.report.html.picture import picture_of
 
+        self._outputs_of(None)  # there are layers
         spec = self.strategy if strategy is None else strategy
         devices = None if self._compiled is None else self._compiled.machine.devices
         return picture_of(self.graph, spec, machine, devices)
@@ -509,3 +515,9 @@ class Model(Layers, Weights):
         if output is None:
             return self.outputs
         return [output] if isinstance(output, Tensor) else list(output)
+
+
+def _checked_seed(seed: int) -> int:
+    if not 0 <= seed < 2**63:
+        raise UserError(f"the seed has to be at least 0 and below 2^63, but is {seed}")
+    return seed

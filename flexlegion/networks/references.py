@@ -159,7 +159,8 @@ class Target(ABC):
             has = f"it has {', '.join(self.sizes)}" if self.sizes else "it has none"
             hint = did_you_mean(name, self.sizes)
             raise UserError(f"model '{self.name}' has no size '{name[:40]}'{hint}; {has}")
-        return self.sizes[name].parse(value, where) if isinstance(value, str) else value
+        size = self.sizes[name]
+        return size.parse(value, where) if isinstance(value, str) else size.checked(value, where)
 
     @abstractmethod
     def _build(self, wanted: _Wanted) -> Model: ...

@@ -10,12 +10,15 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
+from flexlegion.base.arguments import is_number
 from flexlegion.base.errors import UserError
+from flexlegion.base.quoting import described
 from flexlegion.graph.tensor import MAX_EXTENT
 
 REQUIRED = inspect.Parameter.empty
 
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
+_KINDS = {int: "a whole number", float: "a number", bool: "True or False", str: "text"}
 _FLAGS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
@@ -74,6 +77,28 @@ class Size:
         else:
             what = "a whole number"
         raise UserError(f"{where} has to be {what}, but is '{text[:60]}'")
+
+    def checked(self, value: Any, where: str) -> Any:
+        """A value that is no text, as the builder takes it: lists become tuples.
+
+        Raises
+        ------
+        UserError
+            If it is none of this kind.
+        """
+        if value is None or value is self.default:
+            return value
+        if self.kind is tuple:
+            if isinstance(value, list | tuple) and all(is_number(one, int) for one in value):
+                return tuple(_bounded(int(one), where) for one in value)
+            what = "a list of whole numbers, as in (64, 64, 3)"
+        elif self.kind is int and is_number(value, int):
+            return _bounded(int(value), where)
+        elif self.kind in (float, bool) and is_number(value, self.kind):
+            return value
+        else:
+            what = _KINDS[self.kind]
+        raise UserError(f"{where} has to be {what}, but is {described(value)}")
 
 
 def _bounded(value: int, where: str) -> int:

@@ -118,11 +118,14 @@ class Ways:
                 raise unknown("way to divide training", word, [*WORDS, "again"])
             if not value.isascii() or not value.isdigit() or len(value) > 6:
                 raise UserError(f"'{word}' of a division of training is a number, as in {word}=2")
+            if WORDS[word] in values:
+                raise UserError(f"'{text}' says {word} twice; say it once")
             values[WORDS[word]] = bool(int(value)) if word == "sp" else int(value)
         if values.get("shards", 0) > 3:
             raise UserError(f"zero has the stages 0 to 3, not {values['shards']}")
-        if any(value == 0 for name, value in values.items() if name not in ("shards", "sequence")):
-            raise UserError("a division of training has at least one device along each way")
+        for word, name in WORDS.items():
+            if values.get(name) == 0 and name not in ("shards", "sequence"):
+                raise UserError(f"{word} is 0, but at least one device is along each way; write 1")
         rest = cls(**values | {"data": 1}).devices
         if "data" not in values:
             if devices % rest:

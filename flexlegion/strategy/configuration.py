@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Literal, get_args
 
+from flexlegion.base.arguments import is_number
 from flexlegion.base.errors import UserError
 from flexlegion.base.quoting import described, printable, shown
 from flexlegion.base.suggestions import did_you_mean
@@ -112,6 +113,7 @@ class ParallelConfig:
         UserError
             If it names a dimension that the operator does not have.
         """
+        self._check_types(f"{where}: operator '{operator.name}'")
         if self.dims is None:
             missing = operator.dims[len(self.degrees) :]
             reductions = len(self.degrees) == len(operator.output.shape)
@@ -127,6 +129,18 @@ class ParallelConfig:
                 )
         degrees = dict(zip(self.dims, self.degrees, strict=True))
         return replace(self, degrees=tuple(degrees.get(name, 1) for name in names), dims=None)
+
+    def _check_types(self, where: str) -> None:
+        """Raise `UserError` unless there are whole degrees, and a list of devices."""
+        for what, value in (("degrees", self.degrees), ("devices", self.devices)):
+            if not isinstance(value, tuple):
+                raise UserError(
+                    f"{where}: its {what} have to be a tuple, as in ParallelConfig((2, 1), "
+                    f"('gpu:0', 'gpu:1')), but are {described(value)}"
+                )
+        for degree in self.degrees:
+            if not is_number(degree, int):
+                raise UserError(f"{where} has degree {described(degree)}, which is no whole number")
 
     def named(self, operator: Operator) -> ParallelConfig:
         """The same with degrees by the dimensions' names, where they are more than 1."""
@@ -218,10 +232,10 @@ class ParallelConfig:
         for device in self.devices:
             if device in devices:
                 continue
-            if not _DEVICE_NAME.fullmatch(device):
+            if not isinstance(device, str) or not _DEVICE_NAME.fullmatch(device):
                 raise UserError(
-                    f"{where} names an unknown device '{device}'; devices are called cpu:0, cpu:1, "
-                    "... and gpu:0, gpu:1, ..."
+                    f"{where} names an unknown device {described(device)}; devices are called "
+                    "cpu:0, cpu:1, ... and gpu:0, gpu:1, ..."
                 )
             raise UserError(
                 f"{where} needs device '{device}', but this run has {devices}; change the "

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Self
 
+from flexlegion.base.arguments import wrong_type
 from flexlegion.base.documents import read_json
 from flexlegion.base.errors import UserError
 from flexlegion.base.files import write_text
@@ -50,10 +51,28 @@ class Strategy(Mapping[str, ParallelConfig]):
         found: Mapping[str, Any] | None = None,
         granularity: Granularity | None = None,
     ) -> None:
+        if not isinstance(configs, Mapping):
+            raise UserError(
+                f"a Strategy is made of a dict of configurations by operators, not of "
+                f"{described(configs)}; Strategy.load reads a file"
+            )
+        for name, config in configs.items():
+            if not isinstance(config, ParallelConfig):
+                raise UserError(
+                    f"the configuration of operator '{name}' has to be a ParallelConfig, as in "
+                    f"ParallelConfig((2, 1), ('gpu:0', 'gpu:1')), but is {described(config)}"
+                )
         self._configs = dict(configs)
         self.source = source
         self.found = dict(found or {})
         self.granularity = granularity
+
+    @staticmethod
+    def _instead_of(value: object) -> str:
+        """What a message says where something else was given for a strategy."""
+        if isinstance(value, dict):
+            return "Strategy(...) makes one of a dict with a ParallelConfig for each operator"
+        return ""
 
     def __getitem__(self, operator: str) -> ParallelConfig:
         return self._configs[operator]
@@ -220,6 +239,8 @@ class Strategy(Mapping[str, ParallelConfig]):
         UserError
             If the file is missing or is not such a file. Whether it fits a model is `checked`'s.
         """
+        if not isinstance(path, str | Path):
+            raise wrong_type("load", "path", str | Path, path)
         return read_file(path, "give the path of one")
 
 

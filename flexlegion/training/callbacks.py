@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from flexlegion.base.arguments import typed_methods
 from flexlegion.base.errors import UserError
-from flexlegion.base.files import check_writable
+from flexlegion.base.files import check_weights_name, check_writable
 from flexlegion.base.quoting import say
 from flexlegion.console.text import count
 from flexlegion.training.position import Position
@@ -264,6 +264,7 @@ class BestWeights(_Best):
         min_delta: float = 0.0,
         mode: str = "auto",
     ) -> None:
+        check_weights_name(path)
         super().__init__(monitor, min_delta, mode)
         self.path = Path(path)
 

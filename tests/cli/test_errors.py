@@ -268,7 +268,7 @@ ARGUMENTS = [
     (["--gpus", "-1"], "a machine of 0 CPU processors and -1 GPUs has no device"),
     (["--cpus", "1" + "0" * 15], "GPUs is too large; use at most 100000 devices"),
     (["--strategy", "random:"], "strategy 'random:': the seed has to be a number of at most 18"),
-    (["--strategy", ""], ": no such strategy file; give a path, or one of the known"),
+    (["--strategy", ""], "--strategy is given an empty text; give a value, or leave it out"),
     (["--strategy", "Data"], "Data: no such strategy file; give a path, or one of the known"),
 ]
 

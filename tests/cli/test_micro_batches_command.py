@@ -72,8 +72,8 @@ def test_exported_programs_have_none(tmp_path: Path, capsys: Capture, to: str) -
         ("-2", "the number of micro-batches is 1 to 4,096, but is -2"),
         ("4097", "the number of micro-batches is 1 to 4,096, but is 4097"),
         ("5000", "the number of micro-batches is 1 to 4,096, but is 5000"),
-        ("1.5", "--accumulate: invalid int value: '1.5'"),
-        ("two", "--accumulate: invalid int value: 'two'"),
+        ("1.5", "--accumulate has to be a whole number, but is '1.5'"),
+        ("two", "--accumulate has to be a whole number, but is 'two'"),
         ("3", "a batch of 32 samples cannot be divided into 3 micro-batches"),
     ],
 )

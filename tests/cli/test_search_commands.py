@@ -167,7 +167,7 @@ def test_trace_of_what_was_found(capsys: Capture, out: str, tmp_path: Path) -> N
 WRONG = [
     (["--budget", "5y"], "the budget has to be a time such as 30s, 2m or 1h, but is '5y'"),
     (["--budget", "fast"], "the budget has to be a time such as 30s, 2m or 1h, but is 'fast'"),
-    (["--budget", ""], "the budget has to be a time such as 30s, 2m or 1h, but is ''"),
+    (["--budget", ""], "--budget is given an empty text; give a value, or leave it out"),
     (["--budget", "0s"], "the budget has to be more than nothing and at most 10,000,000 seconds"),
     (["--budget", "9999999h"], "the budget has to be more than nothing and at most 10,000,000 sec"),
     (["--proposals", "0"], "the number of proposals has to be 1 to 10^15, but is 0"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import pty
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -126,4 +128,34 @@ def test_no_colours() -> None:
     for environment in ({"NO_COLOR": "1"}, {"TERM": "dumb"}, {}):
         done = shell("script -qec 'flexlegion machine list' /dev/null", **environment)
         assert done.returncode == 0
-        assert "\x1b" not in done.stdout
+        phases, _, result = done.stdout.rpartition("\n\x1b[K")  # whose line is erased
+        assert "\x1b" not in result
+        assert "machine: starting" in phases or environment == {"TERM": "dumb"}
+
+
+def test_phases_are_said_at_once_and_go_away() -> None:
+    """On a terminal; what is left on it is what a pipe gets."""
+    line = [sys.executable, "-m", "flexlegion", "simulate", "--model", "lenet"]
+    line += ["--machine", "p100x2"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "80"}
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(line, stdout=theirs, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # at the end
+            while part := os.read(ours, 1 << 16):
+                shown += part
+        assert process.wait(60) == 0
+    os.close(ours)
+    text = shown.decode()
+    order = (
+        "simulate: starting",
+        "building the model lenet",
+        "preparing the sim",
+        "iteration time",
+    )
+    places = [text.index(part) for part in order]
+    assert places == sorted(places)
+    left = text.rpartition("...\x1b[K\r")[2]
+    assert left.startswith("\x1b[Klenet (batch 64) on p100x2")
+    assert "\x1b" not in left.removeprefix("\x1b[K")

@@ -79,7 +79,9 @@ def test_names() -> None:
     assert (initializer("ones")((2,), "w", 0) == 1).all()
     own = Normal(seed=1, stddev=2)
     assert initializer(own) is own
-    with pytest.raises(UserError, match="unknown initializer 'xavier'; choose one of glorot_unif"):
+    with pytest.raises(
+        UserError, match=r"unknown initializer 'xavier' \(did you mean 'glorot_uniform'\?\); choose"
+    ):
         initializer("xavier")
 
 

@@ -15,6 +15,7 @@ from flexlegion.report.html.groups import levels
 from flexlegion.report.html.layout import layered
 from flexlegion.report.html.measurements import accuracy_page, tune_page
 from flexlegion.report.html.tracks import measured_tracks, simulated_tracks
+from flexlegion.report.html.views import heat_view, times_view
 from flexlegion.sim.simulator import CONTENTS
 from flexlegion.zoo import build
 
@@ -209,3 +210,59 @@ def test_pages_of_what_was_measured() -> None:
     page = accuracy_page("lenet on 2 CPUs", accuracy)
     assert "1.100 ms" in page
     assert page.count("<circle") == 1
+
+
+def test_known_strategies_are_those_of_compare() -> None:
+    its = fl.report_on("gpt", "a100x2", "megatron", progress=False)
+    names = {row["strategy"] for row in its.strategies}
+    compared = fl.compare("gpt", "a100x2", "0.1s", chains=1, progress=False)
+    assert {"megatron", "optcnn", "vocabulary"} <= names
+    assert names == {row["strategy"] for row in compared.strategies} - {"placement", "found"}
+
+
+def test_bars_are_for_what_matters() -> None:
+    """Strategies that are far slower do not make all others look alike."""
+    its = fl.report_on("gpt", "a100x8", "megatron", progress=False)
+    view = times_view(its.strategies, its.facts(), None)
+    own = view["bars"][-1]["ns"]
+    assert view["beyond"]
+    assert view["most"] <= 3 * own
+    assert max(bar["ns"] for bar in view["bars"]) > 3 * own
+
+
+def test_sums_have_a_colour_of_their_own() -> None:
+    """Tensor parallelism splits one product by columns, and the next by rows."""
+    picture = fl.report_on("gpt", "a100x2", "megatron", progress=False).picture
+    kinds = {node["full"]: node["kind"] for node in picture.facts()["nodes"]}
+    contract = next(kind for name, kind in kinds.items() if name.endswith("contract"))
+    expand = next(kind for name, kind in kinds.items() if name.endswith("expand"))
+    assert (expand, contract) == ("P", "R")
+    legend = dict(picture.facts()["legend"])
+    assert legend["R"] == "what is summed (rows of the weight)"
+
+
+def test_equal_devices_are_one_column() -> None:
+    timeline = fl.simulate("nmt", "p100x16", "data").timeline
+    levels_of = levels(timeline.problem.graph)[-1]
+    heat = heat_view(levels_of, timeline)
+    assert heat["number"] == 16
+    assert heat["devices"] == ["gpu:0", "gpu:1 to gpu:15"]  # the first one loads more
+    assert all(len(row["cells"]) == 2 for row in heat["rows"])
+    embedded = heat["rows"][0]
+    assert embedded["total"] == 16 * embedded["cells"][0]["ns"]
+
+
+def test_names_of_boxes_tell_them_apart() -> None:
+    model = fl.Model(4)
+    x = model.input((8,), name="x")
+    for name in ("query", "key"):
+        x = model.dense(x, 8, name=f"transformer.encoder.stack.attention_of_self_{name}_projection")
+    x = model.dense(x, 8, name="transformer.encoder.stack.an_output_that_is_called_at_length")
+    model.dense(x, 8, name="short")
+    nodes = model.plot("data", "p100x2").facts()["nodes"]
+    shown = {node["full"].rpartition(".")[2]: node["name"] for node in nodes}
+    assert shown["attention_of_self_query_projection"] == "…of_self_query_projection"
+    assert shown["attention_of_self_key_projection"] == "…of_self_key_projection"
+    assert shown["short"] == "short"
+    assert len(set(shown.values())) == len(shown)
+    assert max(map(len, shown.values())) <= 25

@@ -239,7 +239,8 @@ NUMBERS = "all data need the same number of samples, but input_1 has 43, labels 
 MESSAGES = {
     "samples' shape": "input_1: got data of shape [43, 4], expected [n, 5]",
     "one sample alone": "input_1: got data of shape [5], expected [n, 5]",
-    "labels' shape": "labels: got data of shape [43, 3], expected [n]",
+    "labels' shape": "labels: got data of shape [43, 3], expected [n]; of one-hot labels give the "
+    "classes' numbers, y.argmax(-1), or compile with the loss 'categorical_crossentropy'",
     "label too high": f"labels: label 3 {OUT_OF_RANGE}",
     "label negative": f"labels: label -2 {OUT_OF_RANGE}",
     "label a fraction": "labels: got fractions, expected integers",

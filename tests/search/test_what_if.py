@@ -47,7 +47,10 @@ def test_values(text: str, expected: list[float]) -> None:
         ("network.bandwidth", "'network.bandwidth' names no values; write what varies, and from"),
         ("network.speed=1..2", "unknown quantity 'network.speed'"),
         ("bandwith=1..2", "unknown quantity 'bandwith'"),
-        ("network.bandwidth=2..1", "2..1 is no range; write the smaller value first"),
+        (
+            "network.bandwidth=2GB/s..1GB/s",
+            "2GB/s..1GB/s is no range; write the smaller value first",
+        ),
         ("network.bandwidth=fast", "a value of network.bandwidth has to be a number, as in 4 or"),
         ("network.bandwidth=-1", "has to be a number, as in 4 or 12.5G, but is '-1'"),
         ("network.bandwidth=0", "a value of network.bandwidth has to be positive, but is '0'"),

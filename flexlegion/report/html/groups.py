@@ -84,12 +84,17 @@ def levels(graph: Graph) -> list[Folded]:
 
 
 def split_kind(operator: Operator, degrees: Sequence[int]) -> str:
-    """Which kinds of dimensions are split: ``S``, ``A``, ``P``, several as ``SP``, or `WHOLE`."""
+    """Which kinds of dimensions are split: ``S``, ``A``, ``P``, several as ``SP``, or `WHOLE`.
+
+    ``R`` is a reduction, as of rows of a weight in tensor parallelism, and ``XR`` one with others.
+    """
     kinds = {
         LETTERS[dim.kind]
         for dim, degree in zip(operator.dims, degrees, strict=True)
         if degree > 1 and dim.kind in LETTERS
     }
+    if "R" in kinds:
+        return "R" if len(kinds) == 1 else "XR"
     return "".join(letter for letter in "SAP" if letter in kinds) or WHOLE
 
 

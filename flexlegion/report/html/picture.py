@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -36,6 +38,8 @@ SPLITS = {
     "SP": "samples and parameters",
     "AP": "attributes and parameters",
     "SAP": "all three",
+    "R": "what is summed (rows of the weight)",
+    "XR": "what is summed, and others",
 }
 
 
@@ -121,9 +125,10 @@ def drawn(folded: Folded, strategy: Configs) -> dict[str, Any]:
     layout = layered(
         len(folded.groups), folded.edges, node_width=NODE_WIDTH, gap=GAP, bend_width=14
     )
+    labels = _labels(folded.groups)
     nodes = [
-        _node(group, place, strategy)
-        for group, place in zip(folded.groups, layout.nodes, strict=True)
+        _node(group, label, place, strategy)
+        for group, label, place in zip(folded.groups, labels, layout.nodes, strict=True)
     ]
     used = {kind for node in nodes for kind, _ in node["shares"]}
     return {
@@ -154,15 +159,53 @@ def split_text(group: Group, strategy: Configs) -> str:
     return most if len(texts) == 1 else f"{most}, +{len(texts) - 1} more"
 
 
-def _node(group: Group, place: tuple[float, int], strategy: Configs) -> dict[str, Any]:
+def _labels(groups: Sequence[Group]) -> list[str]:
+    """Names that fit into the boxes, by what tells them apart.
+
+    A long name loses its beginning, part by part, for its end is what differs:
+    ``…attention.self.query`` of ``encoder.layer.*.attention.self.query``. Where that leaves two
+    alike, the middle is left out.
+    """
+    found = [_ended(group.name, _room(group)) for group in groups]
+    return [
+        label if found.count(label) == 1 else _middle(group.name, _room(group))
+        for label, group in zip(found, groups, strict=True)
+    ]
+
+
+def _room(group: Group) -> int:
+    """Letters beside how often a group repeats."""
+    return LETTERS - (5 if group.repeats > 1 else 0)
+
+
+def _ended(name: str, letters: int) -> str:
+    """A name, or the longest end of it that fits and begins with a part, or with a word of one."""
+    if len(name) <= letters:
+        return name
+    for between in (".", "_"):
+        starts = [match.end() for match in re.finditer(re.escape(between), name)]
+        for start in starts:
+            if 4 < len(name) - start < letters:
+                return f"…{name[start:]}"
+    return _middle(name, letters)
+
+
+def _middle(text: str, letters: int) -> str:
+    """A text without its middle, if it is longer."""
+    if len(text) <= letters:
+        return text
+    end = letters // 2
+    return f"{text[: letters - end - 1]}…{text[-end:]}"
+
+
+def _node(group: Group, label: str, place: tuple[float, int], strategy: Configs) -> dict[str, Any]:
     kinds = kinds_of(group, strategy)
     total = sum(kinds.values())
-    name = _cut(group.name, LETTERS - (5 if group.repeats > 1 else 0))
     types = list(dict.fromkeys(op.kind.type for op in group.operators))
     return {
         "x": round(place[0] - NODE_WIDTH / 2) + MARGIN,
         "y": place[1] * LAYER_HEIGHT + MARGIN,
-        "name": name,
+        "name": label,
         "full": group.name,
         "repeats": group.repeats,
         "types": common_name(types) if types else "input",

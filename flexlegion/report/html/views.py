@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from flexlegion.console.text import common_name, count, duration
+from flexlegion.console.text import common_name, count, duration, memory
+from flexlegion.console.text import names as device_names
 from flexlegion.machine.parts import Hop
 from flexlegion.plan.passes import PASSES, ROWS
 from flexlegion.report.html.groups import Folded, Group
@@ -24,6 +25,7 @@ Json = dict[str, Any]
 DEVIATIONS_SHOWN = 30
 CONFIGURATIONS_SHOWN = 12
 POINTS_SHOWN = 2000
+BARS_UP_TO = 3  # times as long as this strategy's iteration: beyond it, a bar is cut
 
 
 def headline(
@@ -137,20 +139,28 @@ def heat_view(folded: Folded, timeline: Timeline) -> Json:
     total = max(timeline.iteration_time_ns, 1)
     most = max(int(times.max()), 1)
     names = [group.name for group in groups] + ["loading the batch"]
+    shares = [timeline.load_ns[d] / total for d in devices]
+    alike: dict[tuple[str, ...], list[int]] = {}  # devices of which all that is shown is the same
+    for at, share in enumerate(shares):
+        shown = (*(duration(int(ns)) for ns in times[:, at]), f"{share:.2g}")
+        alike.setdefault(shown, []).append(at)
+    columns = list(alike.values())
     return {
-        "devices": list(devices),
+        "number": len(devices),
+        "devices": [device_names([devices[at] for at in column]) for column in columns],
         "rows": [
             {
                 "name": name,
                 "total": int(row.sum()),
-                "cells": [{"ns": int(ns), "heat": round(int(ns) / most, 3)} for ns in row],
+                "cells": [
+                    {"ns": int(row[column[0]]), "heat": round(int(row[column[0]]) / most, 3)}
+                    for column in columns
+                ],
             }
             for name, row in zip(names, times, strict=True)
             if row.any()
         ],
-        "busy": [
-            {"ns": timeline.load_ns[d], "share": timeline.load_ns[d] / total} for d in devices
-        ],
+        "busy": [{"share": shares[column[0]]} for column in columns],
     }
 
 
@@ -167,6 +177,11 @@ def memory_view(timeline: Timeline) -> Json:
         }
         for name, peak in timeline.peak_memory_bytes.items()
     ]
+    alike: dict[tuple[str, ...], list[Json]] = {}
+    for row in rows:
+        held = (row["peak"], row["allocated"], row["capacity"], *row["contents"])
+        alike.setdefault(tuple(map(memory, held)), []).append(row)
+    rows = [its[0] | {"name": device_names([r["name"] for r in its])} for its in alike.values()]
     most = max(1, *(row["allocated"] for row in rows))
     used = [any(row["contents"][i] for row in rows) for i in range(len(CONTENTS))]
     contents = [(i, name) for i, name in enumerate(CONTENTS) if used[i]]
@@ -337,9 +352,13 @@ def times_view(rows: Sequence[Json], facts: Json, measured: Mapping[str, Any] | 
     data = facts["data_parallel_time_ns"]
     for bar in bars:
         bar["speedup"] = data / bar["ns"] if data else None
+    # Bars are for telling those apart that matter: ones that are far slower are cut.
+    near = BARS_UP_TO * max(min(bar["ns"] for bar in bars), facts["iteration_time_ns"])
+    most = max(1, measured_ns or 0, *(bar["ns"] for bar in bars if bar["ns"] <= near))
     return {
         "bars": bars,
-        "most": max(1, measured_ns or 0, *(bar["ns"] for bar in bars)),
+        "most": most,
+        "beyond": any(bar["ns"] > most for bar in bars),
         "measured_ns": measured_ns,
         "missing": [(row["strategy"], row["reason"]) for row in rows if not row["exists"]],
     }

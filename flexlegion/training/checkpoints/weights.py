@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flexlegion.base.errors import UserError
-from flexlegion.base.files import check_regular, replacing, write_arrays
+from flexlegion.base.files import (
+    PICKLES,
+    check_regular,
+    check_weights_name,
+    replacing,
+    write_arrays,
+)
 from flexlegion.base.quoting import printable
 from flexlegion.data.loaders import load_npz
 from flexlegion.objective.optimizers import EMA
@@ -38,7 +44,6 @@ if TYPE_CHECKING:
 
 _SHOWN = 3  # names in a message
 _EMA = f"/{EMA}"  # behind a weight's name, that of its moving average
-_PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
 
 
 def save_weights(path: str | Path, weights: Mapping[str, Array]) -> None:
@@ -47,8 +52,9 @@ def save_weights(path: str | Path, weights: Mapping[str, Array]) -> None:
     Raises
     ------
     UserError
-        If the file cannot be written.
+        If the file cannot be written, or is called as another library's.
     """
+    check_weights_name(path)
     if Path(path).suffix != ".safetensors":
         write_arrays(path, weights, "weights")
         return
@@ -86,7 +92,7 @@ def read_weights(path: str | Path, averages: bool = False) -> dict[str, Array]:
             f"{shown}: moving averages are in checkpoints; a file has weights of one kind, maybe "
             "averages, and is taken as it is"
         )
-    if path.suffix in _PICKLES:
+    if path.suffix in PICKLES:
         raise UserError(
             f"{shown}: reading a pickle could run any code; save the module's state_dict by "
             "safetensors.torch.save_file"
