@@ -79,11 +79,13 @@ def from_torch(
     from flexlegion.importers.lower import lower
     from flexlegion.importers.reader import read
 
-    exported, samples = export(module, example_inputs)
-    batch_size = batch_size or samples
+    exporting = export(module, example_inputs)
+    exported = exporting.program
+    batch_size = batch_size or exporting.samples
     if batch_size is None:
         raise UserError("the exported program kept no example inputs; give the batch_size")
     program = read(exported)
+    program.notes += exporting.notes
     passes.run(program)
     model = Model(batch_size, seed)
     model.origin = lower(program, model)

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from flexlegion.exporters import torch_functions, torch_layers
@@ -46,7 +47,7 @@ def initial_values(graph: Graph, seed: int, dtype: torch.dtype) -> dict[str, tor
     for weight in graph.weights:
         assert weight.initializer is not None
         if isinstance(weight.initializer, Given):
-            array = weight.initializer.array
+            array = np.asarray(weight.initializer.array)
         else:
             array = weight.initializer(weight.shape, weight.name, seed, weight.host_dtype)
         tensor = torch.as_tensor(array)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.nn.modules import module as modules
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils import checkpoint
 
 from flexlegion.base.errors import UserError
 
@@ -81,6 +82,40 @@ def gradients_as_traced() -> Iterator[None]:
     finally:
         for owner, name, _, old in changes:
             setattr(owner, name, old)
+
+
+@contextlib.contextmanager
+def without_checkpoints() -> Iterator[list[Any]]:
+    """While this lasts, ``torch.utils.checkpoint`` calls functions as they are.
+
+    What a checkpoint keeps and computes again is no part of what a network computes, and of those
+    that are "reentrant" the trace would show a forward pass without gradients. The functions that
+    were called are listed.
+    """
+    called: list[Any] = []
+
+    class Called:
+        @staticmethod
+        def apply(function: Any, _: bool, *args: Any) -> Any:
+            called.append(function)
+            return function(*args)
+
+    def generator(function: Any, *_: Any, **__: Any) -> Iterator[None]:
+        called.append(function)
+        yield  # the function is called here
+
+    names: dict[str, Any] = {
+        "CheckpointFunction": Called,
+        "_checkpoint_without_reentrant_generator": generator,
+    }
+    before = {name: getattr(checkpoint, name) for name in names}
+    for name, new in names.items():
+        setattr(checkpoint, name, new)
+    try:
+        yield called
+    finally:
+        for name, old in before.items():
+            setattr(checkpoint, name, old)
 
 
 def failing_part(module: torch.nn.Module, run: Callable[[], object]) -> str:

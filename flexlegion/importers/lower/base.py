@@ -11,10 +11,10 @@ import numpy as np
 
 from flexlegion.base.quoting import printable
 from flexlegion.graph.graph import Operator
-from flexlegion.graph.initializers import Given, Initializer
+from flexlegion.graph.initializers import Given, Later
 from flexlegion.graph.operator_type import OperatorType
-from flexlegion.graph.tensor import MAX_RANK, Tensor
-from flexlegion.importers.program import SAMPLES, Array, Node
+from flexlegion.graph.tensor import MAX_RANK, DataType, Tensor
+from flexlegion.importers.program import SAMPLES, Array, Node, known
 from flexlegion.importers.views import (
     Axis,
     Run,
@@ -113,14 +113,13 @@ class Lowerer:
 
     # Weights
 
-    def weight(self, node: Node, runs: Sequence[Run], value: Value) -> tuple[Initializer, Any]:
+    def weight(self, node: Node, runs: Sequence[Run], value: Value) -> tuple[Given, Layout]:
         """The values of a parameter, buffer or constant, with its axes in the order of `runs`."""
         axes = value.axes
         order = tuple(axes.index(axis) for run in runs for axis in run)
         shape = tuple(extent_of(run) for run in runs)
         layout = Layout(tuple(axis.extent for axis in axes), order, shape)
-        assert node.value is not None
-        return Given(layout.of(np.asarray(node.value, np.float32))), layout
+        return first_values(node, layout), layout
 
     def apply(
         self,
@@ -296,7 +295,9 @@ class Lowerer:
     def _brought_in(self, value: Value, runs: tuple[Run, ...]) -> Tensor:
         node: Node = value.source
         stored = tuple(tuple(a for a in run if not a.repeated) for run in runs)
-        if node.op == "constant":
+        if node.op == "constant" and isinstance(node.value, Later):
+            tensor = self._unknown(value, stored)
+        elif node.op == "constant":
             array = self.constant(value, stored)
             key = (array.tobytes(), array.dtype.str, array.shape)
             if key not in self._arranged:
@@ -308,6 +309,20 @@ class Lowerer:
         else:
             tensor = self._trained(value, stored)
         return tensor if stored == runs else self._expanded(tensor, runs)
+
+    def _unknown(self, value: Value, runs: tuple[Run, ...]) -> Tensor:
+        """A constant without values, in an order of its axes."""
+        node: Node = value.source
+        values, layout = self.weight(node, runs[1:] or ((),), value)
+        key = (node, layout)
+        if key not in self._arranged:
+            name = self.unique(f"{node.path}.constant".lstrip("."))
+            dtype: DataType = "int32" if node.type.dtype.startswith(("int", "uint")) else "float32"
+            first = values.for_one_sample()
+            self._arranged[key] = self.model.graph.add_weight(
+                name, (1, *layout.shape), first, dtype, trainable=False
+            )
+        return self._arranged[key]
 
     def _trained(self, value: Value, runs: tuple[Run, ...]) -> Tensor:
         """A parameter as a tensor, in an order of its axes."""
@@ -348,10 +363,9 @@ class Lowerer:
     def constant(self, value: Value, runs: Sequence[Run]) -> Array:
         """A constant's numbers, one dimension for each run but the first, in our element types."""
         node: Node = value.source
-        assert node.value is not None
         axes = value.axes
         order = [axes.index(axis) for run in runs for axis in run]
-        array = node.value.reshape([axis.extent for axis in axes]).transpose(order)
+        array = known(node).reshape([axis.extent for axis in axes]).transpose(order)
         array = np.ascontiguousarray(array.reshape([extent_of(run) for run in runs[1:]] or [1]))
         kind = np.float32 if array.dtype.kind in "fb" else np.int32
         if kind is np.int32 and array.size and np.abs(array.astype(np.float64)).max() > MOST_EXACT:
@@ -425,6 +439,18 @@ class Lowerer:
         seen = runs_of(shape)
         flat = tuple(axis for run in seen[1:] for axis in run)
         return (seen[0], flat), seen
+
+
+def first_values(node: Node, layout: Layout) -> Given:
+    """What a weight begins with that holds a parameter, buffer or constant: read when needed."""
+
+    def arranged(array: Array) -> Array:
+        return layout.of(np.asarray(array, np.float32))
+
+    if isinstance(node.value, Later):
+        return Given(node.value.then(layout.shape, arranged))
+    assert node.value is not None
+    return Given(arranged(node.value))
 
 
 _KINDS = {"scaled_dot_product_attention": "attention"}

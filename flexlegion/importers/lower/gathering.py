@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from flexlegion.graph.tensor import MAX_RANK, Tensor
 from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
-from flexlegion.importers.program import SAMPLES, Node, Shape
+from flexlegion.importers.program import SAMPLES, Node, Shape, known
 from flexlegion.importers.views import Axis, Run, Value, explicit
 
 
@@ -69,7 +69,7 @@ def gathered(
     extents = [shape[d] for d in dims]
     if any(extent % SAMPLES == 0 for extent in extents):
         raise Unsupported("it picks samples")
-    lists = [np.asarray(array.value, np.int64) for array in arrays]
+    lists = [np.asarray(known(array), np.int64) for array in arrays]
     lists = [np.where(n < 0, n + e, n) for n, e in zip(lists, extents, strict=True)]
     picked = np.ravel_multi_index(np.broadcast_arrays(*lists), extents)
     first, last = dims[0], dims[-1]

@@ -7,12 +7,12 @@ from typing import Literal
 import numpy as np
 
 from flexlegion.graph.graph import Operator
-from flexlegion.graph.initializers import Given
+from flexlegion.graph.initializers import Later
 from flexlegion.graph.tensor import Tensor
-from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
+from flexlegion.importers.lower.base import Lowerer, Unsupported, first_values, lowers
 from flexlegion.importers.lower.elementwise import align_parts
 from flexlegion.importers.lower.products import WEIGHTS
-from flexlegion.importers.program import SAMPLES, Node
+from flexlegion.importers.program import SAMPLES, Node, known
 from flexlegion.importers.views import Axis, Value, plain, runs_of
 from flexlegion.layers.origin import Layout
 from flexlegion.ops.embedding import Embedding
@@ -41,6 +41,8 @@ def rows_of(lowerer: Lowerer, node: Node, table: Node, tokens: Node) -> Value:
     if table.op not in WEIGHTS:
         raise Unsupported("it gathers rows of a value that is computed")
     assert tokens.value is not None
+    if isinstance(tokens.value, Later):
+        return _looked_up(lowerer, node, table, plain(tokens, tokens.value.shape))
     numbers = tokens.value.reshape(-1)
     if _padding(node) in numbers:  # whose row has no gradient
         return _looked_up(lowerer, node, table, plain(tokens, tokens.value.shape))
@@ -78,10 +80,9 @@ def _looked_up(lowerer: Lowerer, node: Node, table: Node, tokens: Value) -> Valu
     if tensor.dtype != "int32":
         raise Unsupported("its tokens are computed")
     rows, units = table.shape
-    values = np.asarray(table.value, np.float32)
     layout = Layout(table.shape, tuple(range(len(table.shape))), table.shape)
     start, count = node.get("start", 0), node.get("steps", tensor.shape[1])
-    kind = Embedding(rows, units, start, count, _padding(node), Given(values))
+    kind = Embedding(rows, units, start, count, _padding(node), first_values(table, layout))
     operator = lowerer.apply(kind, [tensor], lowerer.name(node), [(table, layout)])
     channels = (Axis(units),) if units > 1 else ()
     seen = tokens.seen
@@ -107,11 +108,11 @@ def embedding_bag(lowerer: Lowerer, node: Node) -> tuple[Value, ...]:
     extents = tokens.shape
     size = extents[0] // SAMPLES if len(extents) == 1 and extents[0] % SAMPLES == 0 else 0
     size = node.get("steps", size)
-    counts = offsets.op == "constant" and offsets.value is not None
+    counts = offsets.op == "constant"
     if (
         not size
         or not counts
-        or not np.array_equal(offsets.value.reshape(-1), size * np.arange(offsets.value.size))
+        or not np.array_equal(known(offsets).reshape(-1), size * np.arange(known(offsets).size))
     ):
         raise Unsupported("its bags are of different sizes")
     if node["weight"].op not in WEIGHTS:
@@ -167,7 +168,7 @@ def recurrent(lowerer: Lowerer, node: Node) -> tuple[Value, ...]:
         raise Unsupported("its sequences are packed")
     value = lowerer.value(node["input"])
     first = node["hx"] if isinstance(node["hx"], list | tuple) else [node["hx"]]
-    if any(s.op != "constant" or s.value is None or s.value.any() for s in first):
+    if any(s.op != "constant" or known(s).any() for s in first):
         raise Unsupported("it begins with a state other than zeros")
     directions = 2 if node["bidirectional"] else 1
     each = 4 if node["has_biases"] else 2
@@ -220,7 +221,7 @@ def _cell(
         order = tuple(range(2 + len(rest)))
         layout = Layout((gates, hidden, *rest), (1, 0, *order[2:]), (hidden, gates, *rest))
         weights.append((source, layout))
-        initial.append(Given(layout.of(np.asarray(source.value, np.float32))))
+        initial.append(first_values(source, layout))
     if len(group) == 2:
         raise Unsupported("it has no biases")
     kind: LSTM | GRU

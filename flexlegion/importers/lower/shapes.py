@@ -11,7 +11,7 @@ from flexlegion.graph.tensor import MAX_RANK
 from flexlegion.importers.lower.base import Lowerer, Result, Unsupported, lowers
 from flexlegion.importers.lower.gathering import alone, changed, gathered
 from flexlegion.importers.lower.products import WEIGHTS
-from flexlegion.importers.program import SAMPLES, Node, Type
+from flexlegion.importers.program import SAMPLES, Node, Type, known
 from flexlegion.importers.views import Axis, Value, explicit, extent_of, permuted
 from flexlegion.ops.merge import Concat
 from flexlegion.ops.shape import Slice
@@ -196,18 +196,16 @@ def index_select(lowerer: Lowerer, node: Node) -> Result:
     """Indexing along one dimension, which is kept where its index is a single number."""
     d, places = node["dim"] % len(node.shape), node["index"]
     if places.op == "constant" and not places.shape:
-        assert places.value is not None
-        places = replace(places, type=Type((1,), places.type.dtype), value=places.value.reshape(1))
+        places = replace(places, type=Type((1,), places.type.dtype), value=known(places).reshape(1))
     args = {"self": node["self"], "indices": [*[None] * d, places]}
     return index(lowerer, replace(node, op="index", args=args))
 
 
 def _counting(node: Node, extent: int) -> int | None:
     """The dimension, counted from the end, along which an index counts 0, 1, ...; None if none."""
-    assert node.value is not None
+    array = known(node)
     if extent == 1:
-        return 1 if not node.value.any() else None
-    array = node.value
+        return 1 if not array.any() else None
     long = [d for d, e in enumerate(array.shape) if e > 1]
     if len(long) != 1 or node.shape[long[0]] != extent:
         return None
