@@ -80,15 +80,33 @@ def _gru_cell(
     return n + torch.sigmoid(z + hz) * (h - n)
 
 
-# Of these, PyTorch's own decompositions hold for the example's number of samples alone.
-_CELLS: dict[str, Callable[..., Any]] = {"lstm_cell": _lstm_cell, "gru_cell": _gru_cell}
+def _weight_norm(v: torch.Tensor, g: torch.Tensor, dim: int = 0) -> torch.Tensor:
+    others = [d for d in range(v.ndim) if dim != -1 and d != dim % v.ndim]
+    length: torch.Tensor = torch.linalg.vector_norm(v, 2, others or None, keepdim=dim != -1)
+    return v * (g / length)
+
+
+def _dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return (a * b).sum(-1)
+
+
+# Of cells, PyTorch's own decompositions hold for the example's number of samples alone; of the
+# others, it has none.
+_OWN: dict[str, Callable[..., Any]] = {
+    "_weight_norm": _weight_norm,
+    "dot": _dot,
+    "gru_cell": _gru_cell,
+    "lstm_cell": _lstm_cell,
+    "mv": _dot,
+    "vdot": _dot,
+}
 
 
 def is_decomposed(name: str, args: list[Any]) -> bool:
     """Whether an operation is read as those that PyTorch makes of it."""
     if name == "repeat_interleave":  # over rows, it belongs to mixtures of experts
         return len(args) > 2 and args[2] not in (None, 0) and isinstance(args[1], int)
-    return name in _NAMES or name in _CELLS
+    return name in _NAMES or name in _OWN
 
 
 def _is_fixed(extent: Any) -> bool:
@@ -112,7 +130,7 @@ def decomposed(fx_node: Any) -> tuple[Any, list[Any]]:
     is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(
         target.name(), "CompositeImplicitAutograd"
     )
-    function = _CELLS.get(op_name(target))
+    function = _OWN.get(op_name(target))
     if function is None:
         function = target.decompose if is_composite else decomposition_table[target]
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.nn.modules import module as modules
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.utils import checkpoint
 
 from flexlegion.base.errors import UserError
@@ -36,6 +37,12 @@ def refuse_what_leaves_no_trace(module: torch.nn.Module) -> None:
             raise UserError(
                 f"'{path}' ({type(part).__name__}) has momentum=None: its running averages are "
                 "those of all batches, which are not kept here; give it a momentum"
+            )
+        if isinstance(part, _SpectralNorm) and part.training and part.n_power_iterations:
+            raise UserError(
+                f"'{path}' (spectral_norm) moves its vectors in each training step, which is not "
+                "kept here; set this part's .training to False, so that it divides by the norm "
+                "that the vectors it has give"
             )
         if part._backward_hooks or part._backward_pre_hooks:
             raise UserError(f"'{path}' ({type(part).__name__}) has a backward hook, {_INSTEAD}")

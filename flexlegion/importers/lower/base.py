@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,16 +18,22 @@ from flexlegion.importers.views import (
     Axis,
     Run,
     Value,
+    blocks_of,
     explicit,
     extent_of,
+    joined,
+    neighbours,
     plain,
+    replaced,
     reshaped,
     runs_of,
+    without,
 )
 from flexlegion.layers.arrays import MOST_EXACT
 from flexlegion.layers.origin import Layout, Origin, Place
 from flexlegion.model.model import Model
 from flexlegion.objective.losses import is_reserved
+from flexlegion.ops.given_weights import GivenWeights
 from flexlegion.ops.shape import Rearrange, Reshape, Transpose
 
 
@@ -140,6 +145,25 @@ class Lowerer:
                 self.own(*weight, tensor)
         return operator
 
+    def apply_given(
+        self, kind: OperatorType, inputs: Sequence[Tensor], name: str, weights: Sequence[Tensor]
+    ) -> Operator:
+        """Add an operator whose weights are computed: tensors (1, ...), or parameters as such."""
+        given = GivenWeights(kind, len(inputs))
+        return self.model.graph.apply(given, [*inputs, *map(self.real, weights)], name)
+
+    def as_weight(self, value: Value, runs: Sequence[Run]) -> Tensor:
+        """A tensor (1, ...) of what is computed of parameters, with its axes in the order of runs.
+
+        Raises
+        ------
+        Unsupported
+            If each sample has its own.
+        """
+        if any(axis.extent % SAMPLES == 0 for axis in value.axes):
+            raise Unsupported("each sample has a weight of its own")
+        return self.arranged(value, ((), *runs))
+
     def own(self, node: Node, layout: Layout, tensor: Tensor) -> None:
         """Remember which weight holds a parameter or buffer."""
         if node.op == "constant":
@@ -225,7 +249,7 @@ class Lowerer:
             return self.reshape(tensor, shape)
         tensor = self.real(tensor)
         before, after = value.stored[1:], runs[1:]
-        blocks = _blocks(before, after)
+        blocks = blocks_of(before, after)
         numbers = {block[0]: i for i, block in enumerate(blocks)}
         order = tuple(numbers[axis] for run in after for axis in run if axis in numbers)
         one_each = all(before) and all(after) and len(before) == len(after) == len(blocks)
@@ -410,9 +434,9 @@ class Lowerer:
             return value
         if any(axis.extent == SAMPLES for axis in run):
             raise Unsupported("samples are merged with positions where they cannot be")
-        if not _neighbours(value, run):
+        if not neighbours(value, run):
             first = next((a for a in value.axes if a in run), None)
-            others = [r for old in value.stored[1:] if (r := _without(old, run, first))]
+            others = [r for old in value.stored[1:] if (r := without(old, run, first))]
             place = next((i for i, r in enumerate(others) if first in r), len(others))
             if first is not None:
                 at = others[place].index(first)
@@ -421,11 +445,11 @@ class Lowerer:
             else:
                 others.append(run)
             samples = value.stored[0] if isinstance(value.source, Tensor) else ()
-            others = _merged(others, value.seen)  # as they are moved anyway
+            others = joined(others, value.seen)  # as they are moved anyway
             value = self.stored_as(value, self._short((samples, *others)))
             run = value.seen[d]
         new = (Axis(extent_of(run)),)
-        stored = tuple(_replaced(old, run, new) for old in value.stored)
+        stored = tuple(replaced(old, run, new) for old in value.stored)
         return Value(value.source, stored, (*value.seen[:d], new, *value.seen[d + 1 :]))
 
     @staticmethod
@@ -455,47 +479,3 @@ def first_values(node: Node, layout: Layout) -> Given:
 
 _KINDS = {"scaled_dot_product_attention": "attention"}
 _WHOLE_MODULES = ("rms_norm",)  # patterns that are all that a module of any class computes
-
-
-def _blocks(before: Sequence[Run], after: Sequence[Run]) -> list[list[Axis]]:
-    """The axes, as long as they follow each other within one dimension on both sides."""
-    places = {axis: (d, i) for d, run in enumerate(after) for i, axis in enumerate(run)}
-    blocks: list[list[Axis]] = []
-    for run in before:
-        for i, axis in enumerate(run):
-            d, at = places[axis]
-            if i and places[run[i - 1]] == (d, at - 1):
-                blocks[-1].append(axis)
-            else:
-                blocks.append([axis])
-    return blocks
-
-
-def _neighbours(value: Value, run: Run) -> bool:
-    """Whether axes are stored in this order, one after the other."""
-    axes = value.axes
-    if any(axis.repeated for axis in run):
-        return False
-    at = axes.index(run[0])
-    return axes[at : at + len(run)] == list(run)
-
-
-def _merged(runs: list[Run], seen: Sequence[Run]) -> list[Run]:
-    """Neighbours that follow each other in a dimension that is seen, too, made one."""
-    before = {b: a for run in seen for a, b in itertools.pairwise(run)}
-    merged: list[Run] = []
-    for run in runs:
-        if merged and before.get(run[0]) is merged[-1][-1]:
-            merged[-1] = (*merged[-1], *run)
-        else:
-            merged.append(run)
-    return merged
-
-
-def _without(run: Run, others: Run, but: Axis | None) -> Run:
-    return tuple(axis for axis in run if axis is but or axis not in others)
-
-
-def _replaced(run: Run, old: Run, new: Run) -> Run:
-    """With `new` for the first of the old axes, and nothing for the others."""
-    return tuple(n for a in run for n in (new if a is old[0] else () if a in old else (a,)))

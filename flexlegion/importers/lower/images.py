@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flexlegion.graph.initializers import Zeros
+from flexlegion.graph.initializers import Initializer, Zeros
 from flexlegion.graph.tensor import Tensor
 from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
 from flexlegion.importers.lower.elementwise import apply
@@ -25,8 +25,6 @@ from flexlegion.ops.pool2d import Pool2D
 def convolution(lowerer: Lowerer, node: Node) -> Value:
     weight = node["weight"]
     dims = len(weight.shape) - 2
-    if weight.op not in WEIGHTS:
-        raise Unsupported("its weight is computed, not a parameter")
     if node.get("transposed") or dims not in (1, 2):
         raise Unsupported("it is transposed, or of other than one or two dimensions")
     dilation, stride = (numbers(node[name], dims) for name in ("dilation", "stride"))
@@ -38,9 +36,12 @@ def convolution(lowerer: Lowerer, node: Node) -> Value:
     value = lowerer.value(weight)
     rows = ((),) if flat else ()
     order = (value.seen[0], *rows, *value.seen[2:], value.seen[1])
-    kernel, layout = lowerer.weight(weight, order, value)
-    weights = [(weight, layout)]
     bias = node["bias"]
+    is_computed = any(source is not None and source.op not in WEIGHTS for source in (weight, bias))
+    kernel: Initializer = Zeros()
+    if not is_computed:
+        kernel, layout = lowerer.weight(weight, order, value)
+        weights = [(weight, layout)]
     activation = node.get("activation", "none")
     kind: Conv1D | Conv2D
     if dims == 2 or flat:
@@ -75,10 +76,8 @@ def convolution(lowerer: Lowerer, node: Node) -> Value:
             kernel,
             Zeros(),
         )
-    if bias is not None:
+    if bias is not None and not is_computed:
         vector = lowerer.value(bias)
-        if bias.op not in WEIGHTS:
-            raise Unsupported("its bias is computed, not a parameter")
         values, bias_layout = lowerer.weight(bias, vector.seen, vector)
         kind = replace(kind, bias_initializer=values)
         weights.append((bias, bias_layout))
@@ -86,7 +85,15 @@ def convolution(lowerer: Lowerer, node: Node) -> Value:
     if any(extra):  # at the ends alone: zeros of their own
         amounts = [*((0, more) for more in (0,) * flat + extra), (0, 0)]
         tensor = lowerer.model.pad(tensor, amounts, name=lowerer.name(node, suffix="pad"))
-    output = lowerer.apply(kind, [tensor], lowerer.name(node), weights).output
+    name = lowerer.name(node)
+    if is_computed:
+        tensors = [lowerer.as_weight(value, order)]
+        if bias is not None:
+            vector = lowerer.value(bias)
+            tensors.append(lowerer.as_weight(vector, vector.seen))
+        output = lowerer.apply_given(kind, [tensor], name, tensors).output
+    else:
+        output = lowerer.apply(kind, [tensor], name, weights).output
     return from_channels_last(output, node.shape, flat)
 
 

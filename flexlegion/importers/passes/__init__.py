@@ -10,7 +10,11 @@ from flexlegion.importers.passes.expressions import as_expressions, fuse_express
 from flexlegion.importers.passes.identities import drop_identities
 from flexlegion.importers.passes.masks import additive_masks, simplify_masks
 from flexlegion.importers.passes.moments import decompose_variances
-from flexlegion.importers.passes.norms import decompose_lengths, recognise_rms_norm
+from flexlegion.importers.passes.norms import (
+    apply_computed_vectors,
+    decompose_lengths,
+    recognise_rms_norm,
+)
 from flexlegion.importers.passes.parts import part_parameters
 from flexlegion.importers.passes.rotary import recognise_rotary
 from flexlegion.importers.passes.tokens import look_up_parts
@@ -24,6 +28,7 @@ PASSES: tuple[Pass, ...] = (
     simplify_masks,
     recognise_drop_path,
     recognise_rms_norm,
+    apply_computed_vectors,
     decompose_lengths,
     decompose_variances,
     recognise_rotary,

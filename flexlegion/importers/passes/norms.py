@@ -81,6 +81,32 @@ def decompose_lengths(program: Program) -> None:
             node.args = {"self": x, "sum": total, "epsilon": epsilon}
 
 
+def apply_computed_vectors(program: Program) -> None:
+    """A normalisation's scale and shift that are computed: operations behind it."""
+    nodes: list[Node] = []
+    for node in program.nodes:
+        nodes.append(node)
+        names = [name for name in ("weight", "bias") if isinstance(node.get(name), Node)]
+        if node.op not in _NORMS or all(node[name].op in _HELD for name in names):
+            continue
+        alone = Node(node.op, dict(node.args), node.type, node.path, node.layer)
+        alone.args |= dict.fromkeys(names)
+        nodes.insert(-1, alone)
+        last = alone
+        for name in names:
+            vector = node[name]
+            op = "mul" if name == "weight" else "add"
+            step = {"self": last, "other": vector}
+            if name == names[-1]:
+                node.op, node.args = op, step
+            else:
+                last = Node(op, step, node.type, node.path, node.layer)
+                nodes.insert(-1, last)
+    program.nodes = nodes
+
+
+_NORMS = ("layer_norm", "rms_norm")
+_HELD = ("parameter", "buffer", "constant")
 _LENGTHS = ("linalg_vector_norm", "norm", "frobenius_norm")
 
 
