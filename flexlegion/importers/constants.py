@@ -57,6 +57,23 @@ class Folded:
             return cls(tensor.detach().cpu().clone(), shape)
         return cls(torch.empty(shape, dtype=tensor.dtype, device="meta"), shape, None, name)
 
+    def of_one_sample(self) -> tuple[int, Folded] | None:
+        """Where a dimension has samples merged with positions, and what stands there for each.
+
+        None if no dimension has, or if it is not the same for all samples.
+        """
+        merged = [d for d, extent in enumerate(self.shape) if extent and extent % SAMPLES == 0]
+        if self.unknown or len(merged) != 1 or self.shape[merged[0]] == SAMPLES:
+            return None
+        d, count = merged[0], self.shape[merged[0]] // SAMPLES
+        tensors = [self.tensor] if self.second is None else [self.tensor, self.second]
+        first = self.tensor.narrow(d, 0, count)
+        for tensor in tensors:
+            each = tensor.reshape(*tensor.shape[:d], -1, count, *tensor.shape[d + 1 :])
+            if not torch.equal(first.unsqueeze(d).expand_as(each), each):
+                return None
+        return d, Folded(first, (*self.shape[:d], count, *self.shape[d + 1 :]))
+
     def array(self, path: str) -> Array | Later:
         """The numbers, with an extent of 1 for samples where all of them have the same.
 

@@ -20,6 +20,7 @@ from flexlegion.importers import pt2
 from flexlegion.importers.tracing import (
     failing_part,
     gradients_as_traced,
+    numbers_drawn,
     refuse_what_leaves_no_trace,
     without_checkpoints,
 )
@@ -184,7 +185,7 @@ def _exported(
     batch = Dim("batch")
     arguments = inspect.signature(module.forward).bind(*args, **kwargs).arguments
     shapes = _dynamic(dict(arguments), batch)
-    with _quiet(), gradients_as_traced(), without_checkpoints() as checkpoints:
+    with _quiet(), gradients_as_traced(), numbers_drawn(), without_checkpoints() as checkpoints:
         program = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
     if checkpoints and notes is not None:
         notes.append(

@@ -407,6 +407,20 @@ class Interpreter:
             return type(value)(parts)
         return value
 
+    def _for_samples(self, constant: Folded, d: int, one: Folded, path: str) -> Node:
+        """A constant whose dimension `d` has samples merged with positions, the same in each."""
+        dtype, shape = self._type_of(constant).dtype, constant.shape
+        node = self._constant(one, path)
+        inner = node.shape[d:]
+        for op, size in (
+            ("view", (*shape[:d], 1, *inner)),
+            ("expand", (*shape[:d], SAMPLES, *inner)),
+            ("view", shape),
+        ):
+            args = {"self": node, "size": size}
+            node = self.new(Node(op, args, Type(size, dtype), path))
+        return node
+
     def node(self, value: Any, path: str) -> Node:
         """A value as a node, whatever it is."""
         if isinstance(value, Node):
@@ -419,8 +433,12 @@ class Interpreter:
         """A constant as a node; the layers of a deep model that read one share it."""
         key = (id(constant), constant.tensor._version)
         if key not in self._constants:
-            type_, value = self._type_of(constant), constant.array(path)
-            node = self.new(Node("constant", {}, type_, path, value=value))
+            merged = constant.of_one_sample()
+            if merged is None:
+                type_, value = self._type_of(constant), constant.array(path)
+                node = self.new(Node("constant", {}, type_, path, value=value))
+            else:
+                node = self._for_samples(constant, *merged, path)
             self._constants[key] = (constant, node)  # as long as it lives, its id is its own
         return self._constants[key][1]
 

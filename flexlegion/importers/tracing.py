@@ -125,6 +125,36 @@ def without_checkpoints() -> Iterator[list[Any]]:
             setattr(checkpoint, name, old)
 
 
+class _Drawn:
+    """A number between 0 and 1 that is drawn, to decide whether a layer is skipped."""
+
+    def __lt__(self, rate: Any) -> bool:
+        if isinstance(rate, int | float) and rate <= 0:
+            return False
+        raise UserError(
+            f"the network skips layers at random, at a rate of {rate} (layerdrop); only a rate of "
+            "0 can be imported"
+        )
+
+
+@contextlib.contextmanager
+def numbers_drawn() -> Iterator[None]:
+    """While this lasts, ``torch.rand([])`` can be below a rate of 0, which it never is.
+
+    Models with a `layerdrop` draw such a number for each layer, whatever the rate is.
+    """
+    draw = torch.rand
+
+    def drawn(*args: Any, **kwargs: Any) -> Any:
+        return _Drawn() if args in (([],), ((),)) and not kwargs else draw(*args, **kwargs)
+
+    torch.rand = drawn
+    try:
+        yield
+    finally:
+        torch.rand = draw
+
+
 def failing_part(module: torch.nn.Module, run: Callable[[], object]) -> str:
     """Path of the innermost part in which a run of the module fails; "" where that is the whole."""
     paths = {part: path for path, part in module.named_modules()}

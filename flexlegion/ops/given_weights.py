@@ -34,14 +34,13 @@ class GivenWeights(OperatorType):
     """
 
     type: ClassVar[str] = "given_weights"
+    family: ClassVar[Family] = "matmul"  # of the type; of each of its objects, that of its kind
 
     kind: OperatorType
     own_inputs: int = 1
 
-    @property
-    def family(self) -> Family:  # type: ignore[override]
-        """How efficiently devices run it."""
-        return self.kind.family
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "family", self.kind.family)
 
     def _own(self, inputs: Sequence[Shape]) -> Sequence[Shape]:
         return inputs[: self.own_inputs]

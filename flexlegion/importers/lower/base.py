@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -49,6 +49,7 @@ class Absent:
 
 Result = Value | tuple[Value, ...] | Absent
 Lowering = Callable[["Lowerer", Node], Result]
+Its = TypeVar("Its", bound=Lowering)
 LOWERINGS: dict[str, Lowering] = {}
 
 # What is added to a parameter's name where its elements are stored in another order.
@@ -59,10 +60,10 @@ class Unsupported(Exception):
     """Why a node cannot be lowered."""
 
 
-def lowers(*ops: str) -> Callable[[Lowering], Lowering]:
+def lowers(*ops: str) -> Callable[[Its], Its]:
     """Register a function that lowers nodes of these operations."""
 
-    def register(function: Lowering) -> Lowering:
+    def register(function: Its) -> Its:
         LOWERINGS.update(dict.fromkeys(ops, function))
         return function
 

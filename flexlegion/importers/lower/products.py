@@ -10,7 +10,7 @@ import numpy as np
 from flexlegion.graph.initializers import Zeros
 from flexlegion.graph.tensor import MAX_RANK, Tensor
 from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
-from flexlegion.importers.program import SAMPLES, Node, Type
+from flexlegion.importers.program import SAMPLES, Array, Node, Type
 from flexlegion.importers.views import Axis, Run, Value, explicit, extent_of, plain, refined
 from flexlegion.ops.attention import MatMul
 from flexlegion.ops.dense import Dense
@@ -56,6 +56,16 @@ def matmul(lowerer: Lowerer, node: Node) -> Value:
     return _products(lowerer, node, left, right)
 
 
+def product(lowerer: Lowerer, node: Node, left: Value, right: Value) -> Value:
+    """A product of each sample's matrices (n, ..., i, k) and (n, ..., k, j)."""
+    return _products(lowerer, node, left, right)
+
+
+def by_kernel(lowerer: Lowerer, node: Node, x: Value, kernel: Value) -> Value:
+    """A dense layer without a bias: x (..., in) by a weight that is seen as (out, in)."""
+    return _dense(lowerer, node, x, kernel, None)
+
+
 def _is_weight(value: Value, rank: int) -> bool:
     """Whether a factor is a matrix or vector without samples: a parameter, or computed of some."""
     has_samples = any(axis.extent % SAMPLES == 0 for run in value.seen for axis in run)
@@ -77,8 +87,9 @@ def cumsum(lowerer: Lowerer, node: Node) -> Value:
     extent = node.shape[d] if node.shape else 1
     if extent % SAMPLES == 0:
         raise Unsupported("it adds up samples")
-    if not node.type.is_float or not source.type.is_float:
-        raise Unsupported("it adds up whole numbers, or truth values")
+    real = node.type.is_float and source.type.is_float
+    if not real and not node.get("counts"):
+        raise Unsupported("it adds up whole numbers other than truth values")
     if extent > _MOST_SUMS:
         raise Unsupported(f"it adds up {extent} positions; {_MOST_SUMS} are the most that can be")
     value = explicit(lowerer.value(source), source.shape)
@@ -86,16 +97,15 @@ def cumsum(lowerer: Lowerer, node: Node) -> Value:
     if extent == 1 and not exclusive:
         return value
     triangle = np.tri(extent, k=-int(exclusive), dtype=np.float32)
-    triangle = triangle.T if reverse else triangle
-    kernel = Node("constant", {}, Type(triangle.shape, "float32"), node.path, value=triangle)
+    return multiplied(lowerer, node, value, d, triangle.T if reverse else triangle)
+
+
+def multiplied(lowerer: Lowerer, node: Node, value: Value, d: int, matrix: Array) -> Value:
+    """A product along one dimension with a constant matrix (out, in): a dense layer."""
+    kernel = Node("constant", {}, Type(matrix.shape, "float32"), node.path, value=matrix)
     others = (*value.seen[:d], *value.seen[d + 1 :])
-    sums = _dense(
-        lowerer,
-        node,
-        value.with_seen((*others, value.seen[d])),
-        plain(kernel, triangle.shape),
-        None,
-    )
+    x = value.with_seen((*others, value.seen[d]))
+    sums = _dense(lowerer, node, x, plain(kernel, matrix.shape), None)
     return sums.with_seen((*sums.seen[:d], sums.seen[-1], *sums.seen[d:-1]))
 
 

@@ -7,13 +7,13 @@ from typing import Literal
 import numpy as np
 
 from flexlegion.graph.graph import Operator
-from flexlegion.graph.initializers import Later
+from flexlegion.graph.initializers import Initializer, Later, Zeros
 from flexlegion.graph.tensor import Tensor
 from flexlegion.importers.lower.base import Lowerer, Unsupported, first_values, lowers
 from flexlegion.importers.lower.elementwise import align_parts
 from flexlegion.importers.lower.products import WEIGHTS
-from flexlegion.importers.program import SAMPLES, Node, known
-from flexlegion.importers.views import Axis, Value, plain, runs_of
+from flexlegion.importers.program import SAMPLES, Node, Type, known
+from flexlegion.importers.views import Axis, Value, explicit, plain, runs_of
 from flexlegion.layers.origin import Layout
 from flexlegion.ops.embedding import Embedding
 from flexlegion.ops.gru import GRU
@@ -32,8 +32,39 @@ def embedding(lowerer: Lowerer, node: Node) -> Value:
         raise Unsupported("its gradient is scaled by frequency, or sparse")
     if tokens.op == "constant":
         return rows_of(lowerer, node, table, tokens)
-    rows = _looked_up(lowerer, node, table, lowerer.in_graph(lowerer.value(tokens)))
+    value = lowerer.in_graph(lowerer.value(tokens))
+    if value.source.dtype != "int32":
+        return _by_computed(lowerer, node, table, tokens)
+    rows = _looked_up(lowerer, node, table, value)
     return rows.with_seen((rows.seen[0], *rows.seen[2:])) if node.get("picked") else rows
+
+
+def _by_computed(lowerer: Lowerer, node: Node, table: Node, tokens: Node) -> Value:
+    """Rows by numbers that are computed, as positions among what is no padding.
+
+    A number is compared with all rows' numbers; the row is a product of these ones and zeros with
+    the table. A number that names no row gives zeros; PyTorch raises an error then.
+    """
+    from flexlegion.importers.lower.elementwise import apply
+    from flexlegion.importers.lower.products import by_kernel
+
+    rows = table.shape[0]
+    numbers = np.arange(rows, dtype=np.float32)
+    every = Node("constant", {}, Type((rows,), "float32"), node.path, value=numbers)
+    value = explicit(lowerer.value(tokens), tokens.shape)
+    value = value.with_seen((*value.seen, ()))
+    name = lowerer.name(node, suffix="is")
+    chosen = apply(lowerer, "(x0 == x1)", [value, plain(every, (rows,))], name)
+    kernel = lowerer.value(table)
+    padding = _padding(node)
+    if padding >= 0:  # whose row has no gradient
+        trained = np.ones((rows, 1), np.float32)
+        trained[padding] = 0
+        mask = Node("constant", {}, Type((rows, 1), "float32"), node.path, value=trained)
+        formula = "where((x1 > 0.0), x0, detach(x0))"
+        name = lowerer.name(node, suffix="table")
+        kernel = apply(lowerer, formula, [kernel, plain(mask, (rows, 1))], name)
+    return by_kernel(lowerer, node, chosen, kernel.with_seen(reversed(kernel.seen)))
 
 
 def rows_of(lowerer: Lowerer, node: Node, table: Node, tokens: Node) -> Value:
@@ -213,7 +244,8 @@ def _cell(
 ) -> Operator:
     """One layer in one direction; its gates, the rows of PyTorch's weights, lie within a unit's."""
     hidden, gates = group[1].shape[1], _CELLS[op][0]
-    weights, initial = [], []
+    weights: list[tuple[Node, Layout] | None] = []
+    initial: list[Initializer] = []
     for source in group:
         if source.op not in WEIGHTS or source.value is None:
             raise Unsupported("its weights are computed, not parameters")
@@ -222,8 +254,9 @@ def _cell(
         layout = Layout((gates, hidden, *rest), (1, 0, *order[2:]), (hidden, gates, *rest))
         weights.append((source, layout))
         initial.append(first_values(source, layout))
-    if len(group) == 2:
-        raise Unsupported("it has no biases")
+    if len(group) == 2:  # constants, which nothing trains
+        weights += [None, None]
+        initial += [Zeros(), Zeros()]
     kind: LSTM | GRU
     kernel, recurrent, bias, recurrent_bias = initial
     if op == "lstm":

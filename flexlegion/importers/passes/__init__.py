@@ -17,11 +17,12 @@ from flexlegion.importers.passes.norms import (
 )
 from flexlegion.importers.passes.parts import part_parameters
 from flexlegion.importers.passes.rotary import recognise_rotary
-from flexlegion.importers.passes.tokens import look_up_parts
+from flexlegion.importers.passes.tokens import look_up_parts, mark_counts
 from flexlegion.importers.passes.top_k import recognise_top_k
 from flexlegion.importers.program import Pass, Program
 
 PASSES: tuple[Pass, ...] = (
+    mark_counts,
     drop_identities,
     part_parameters,
     look_up_parts,

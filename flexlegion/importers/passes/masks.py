@@ -27,6 +27,12 @@ def simplify_masks(program: Program) -> None:
 
 def _simplified(node: Node) -> Any:
     """What a node comes to, where its mask is constant."""
+    if node.op == "gather":  # whatever the places are, where all elements are the same
+        array = constant_of(node["self"])
+        if array is not None and array.size and (array == array.reshape(-1)[0]).all():
+            node.op, node.args = "constant", {}
+            node.value = np.full((1,) * len(node.shape), array.reshape(-1)[0], array.dtype)
+        return None
     if node.op in ("__and__", "logical_and", "bitwise_and") and node.type.dtype == "bool":
         a, b = node["self"], node["other"]
         return b if _all(a, True) else a if _all(b, True) else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from flexlegion.importers.passes.matching import only, operands, scalar
 from flexlegion.importers.program import Node, Program
 
@@ -71,6 +73,8 @@ def decompose_lengths(program: Program) -> None:
             total = Node("sum", args, node.type, node.path)
             nodes += [squares, total]
             node.op, node.args = "length", {"self": total}
+        elif node.op in _LENGTHS:
+            nodes += _other_norm(node)
         nodes.append(node)
     program.nodes = nodes
     for node in program.nodes:
@@ -79,6 +83,25 @@ def decompose_lengths(program: Program) -> None:
             x, total, epsilon = found
             node.op = "l2_normalize"
             node.args = {"self": x, "sum": total, "epsilon": epsilon}
+
+
+def _other_norm(node: Node) -> list[Node]:
+    """The nodes before a norm of another order, which becomes the last step of them."""
+    power = scalar(node.get("ord", node.get("p")))
+    if power is None or not (power >= 1 or power == -math.inf):
+        return []
+    x, kept = node["self"], {"dim": node["dim"], "keepdim": node.get("keepdim", False)}
+    size = Node("abs", {"self": x}, x.type, node.path)
+    if math.isinf(power):
+        node.op, node.args = "amax" if power > 0 else "amin", {"self": size} | kept
+        return [size]
+    if power == 1:
+        node.op, node.args = "sum", {"self": size} | kept
+        return [size]
+    powers = Node("pow", {"self": size, "exponent": power}, x.type, node.path)
+    total = Node("sum", {"self": powers} | kept, node.type, node.path)
+    node.op, node.args = "root", {"self": total, "power": power}
+    return [size, powers, total]
 
 
 def apply_computed_vectors(program: Program) -> None:
