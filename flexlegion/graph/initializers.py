@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Union
 
@@ -84,6 +85,45 @@ class Constant(Initializer):
         return np.full(shape, self.value)
 
 
+@dataclass(frozen=True, eq=False)
+class Later:
+    """An array that is made whenever somebody reads it, so that a model does not hold it.
+
+    NumPy reads it like any other array: ``np.asarray(later)``.
+
+    Parameters
+    ----------
+    shape
+        Of the array.
+    make
+        Returns it.
+    unknown
+        Why nobody knows its elements, so that `make` raises `UserError`; empty where it does not.
+    """
+
+    shape: tuple[int, ...]
+    make: Callable[[], Array]
+    unknown: str = ""
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        import numpy as np
+
+        return np.array(self.make(), dtype, copy=copy)
+
+    @classmethod
+    def never(cls, shape: tuple[int, ...], why: str) -> Later:
+        """An array that nobody can make."""
+
+        def make() -> Array:
+            raise UserError(why)
+
+        return cls(shape, make, why)
+
+    def then(self, shape: tuple[int, ...], change: Callable[[Array], Array]) -> Later:
+        """What `change` makes of the array, which is of another shape."""
+        return Later(shape, lambda: change(self.make()), self.unknown)
+
+
 @typed_methods
 @dataclass(frozen=True, eq=False)
 class Given(Initializer):
@@ -92,10 +132,23 @@ class Given(Initializer):
     Parameters
     ----------
     array
-        Of the weight's shape.
+        Of the weight's shape; or a `Later` that makes one.
     """
 
     array: Any
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there are values: a module's on the device "meta" has none."""
+        return not (isinstance(self.array, Later) and self.array.unknown)
+
+    def for_one_sample(self) -> Given:
+        """The same values, with a first dimension of extent 1."""
+        import numpy as np
+
+        if isinstance(self.array, Later):
+            return Given(self.array.then((1, *self.array.shape), lambda array: array[None]))
+        return Given(np.asarray(self.array)[None])
 
     def check(self, shape: tuple[int, ...], name: str) -> None:
         """Raise `UserError` if the array has another shape."""
@@ -181,6 +234,14 @@ def initializer(spec: AnyInitializer) -> Initializer:
     if not isinstance(spec, str) or spec not in _BY_NAME:
         raise unknown("initializer", spec, _BY_NAME)
     return _BY_NAME[spec]()
+
+
+def check_known(graph: Graph) -> None:
+    """Raise `UserError` if a weight has no first values, before anything is made for training."""
+    for tensor in graph.weights:
+        first = tensor.initializer
+        if isinstance(first, Given) and not first.is_known:
+            raise UserError(first.array.unknown)
 
 
 def initial_weights(graph: Graph, seed: int) -> dict[str, Array]:

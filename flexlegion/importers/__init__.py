@@ -82,11 +82,13 @@ def from_torch(
 
     if batch_size is not None:
         check_batch_size(batch_size)
-    exported, samples = export(module, example_inputs)
-    batch_size = samples if batch_size is None else batch_size
+    exporting = export(module, example_inputs)
+    exported = exporting.program
+    batch_size = exporting.samples if batch_size is None else batch_size
     if not batch_size:
         raise UserError("the exported program kept no example inputs; give the batch_size")
     program = read(exported)
+    program.notes += exporting.notes
     passes.run(program)
     model = Model(batch_size, seed)
     model.origin = lower(program, model)

@@ -25,11 +25,17 @@ _NAMES = frozenset(
     [
         "baddbmm",
         "bilinear",
+        "column_stack",
         "cosine_similarity",
         "diff",
+        "dstack",
         "einsum",
         "glu",
+        "hstack",
+        "inner",
         "kron",
+        "linalg_cross",
+        "logit",
         "logsumexp",
         "moveaxis",
         "movedim",
@@ -43,6 +49,7 @@ _NAMES = frozenset(
         "rnn_tanh",
         "rnn_tanh_cell",
         "rot90",
+        "select_scatter",
         "tensordot",
         "tile",
         "tril",
@@ -80,15 +87,188 @@ def _gru_cell(
     return n + torch.sigmoid(z + hz) * (h - n)
 
 
-# Of these, PyTorch's own decompositions hold for the example's number of samples alone.
-_CELLS: dict[str, Callable[..., Any]] = {"lstm_cell": _lstm_cell, "gru_cell": _gru_cell}
+def _weight_norm(v: torch.Tensor, g: torch.Tensor, dim: int = 0) -> torch.Tensor:
+    others = [d for d in range(v.ndim) if dim != -1 and d != dim % v.ndim]
+    length: torch.Tensor = torch.linalg.vector_norm(v, 2, others or None, keepdim=dim != -1)
+    return v * (g / length)
+
+
+def _dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return (a * b).sum(-1)
+
+
+def _with_mean(spread: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+    """`var_mean` and `std_mean`, in either of the ways in which they are called."""
+
+    def both(
+        x: torch.Tensor,
+        dim: Any = None,
+        unbiased: bool = True,
+        keepdim: bool = False,
+        *,
+        correction: float | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if isinstance(dim, bool):
+            dim, unbiased = None, dim
+        left = int(unbiased) if correction is None else correction
+        dims = list(range(x.ndim)) if dim is None else dim
+        return spread(x, dims, correction=left, keepdim=keepdim), x.mean(dims, keepdim)
+
+    return both
+
+
+def _argmax(x: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> torch.Tensor:
+    """The first place of the largest element: the largest of what is left behind each."""
+    if dim is None:
+        raise UserError("'argmax' and 'argmin' over all dimensions join samples")
+    count = x.shape[dim]
+    shape = [1] * x.ndim
+    shape[dim] = count
+    left = torch.arange(count, 0, -1, device=x.device).view(shape)
+    is_largest = (x == x.amax(dim, keepdim=True)).to(torch.int64)
+    behind: torch.Tensor = (is_largest * left).amax(dim, keepdim)
+    return count - behind
+
+
+def _argmin(x: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> torch.Tensor:
+    return _argmax(-x, dim, keepdim)
+
+
+def _aminmax(
+    x: torch.Tensor, *, dim: int | None = None, keepdim: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    dims: Any = () if dim is None else dim
+    return x.amin(dims, keepdim), x.amax(dims, keepdim)
+
+
+def _prod(
+    x: torch.Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None
+) -> torch.Tensor:
+    if dim is None:
+        raise UserError("'prod' joins samples")
+    x = x if dtype is None else x.to(dtype)
+    while (count := x.shape[dim]) > 1:  # halves at a time
+        half = count // 2
+        product = x.narrow(dim, 0, half) * x.narrow(dim, half, half)
+        rest = x.narrow(dim, 2 * half, count % 2)
+        x = torch.cat([product, rest], dim) if count % 2 else product
+    return x if keepdim else x.squeeze(dim)
+
+
+def _cdist(
+    a: torch.Tensor, b: torch.Tensor, p: float = 2.0, compute_mode: Any = None
+) -> torch.Tensor:
+    del compute_mode
+    between = a.unsqueeze(-2) - b.unsqueeze(-3)
+    distance: torch.Tensor = torch.linalg.vector_norm(between, p, -1)
+    return distance
+
+
+def _one_hot(tokens: torch.Tensor, classes: int = -1) -> torch.Tensor:
+    return (tokens.unsqueeze(-1) == torch.arange(classes, device=tokens.device)).to(tokens.dtype)
+
+
+def _holds(all_of_them: bool) -> Callable[..., torch.Tensor]:
+    """`any` and `all` along dimensions."""
+
+    def holds(x: torch.Tensor, dim: Any = None, keepdim: bool = False) -> torch.Tensor:
+        truth = (x != 0).to(torch.float32)
+        dims = list(range(x.ndim)) if dim is None else dim
+        return (truth.amin if all_of_them else truth.amax)(dims, keepdim) > 0
+
+    return holds
+
+
+def _slice_scatter(
+    x: torch.Tensor,
+    part: torch.Tensor,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> torch.Tensor:
+    if step != 1:
+        raise UserError("'slice_scatter' writes every other element, which is not known")
+    first, last, _ = slice(start, end).indices(x.shape[dim])
+    pieces = [x.narrow(dim, 0, first), part, x.narrow(dim, last, x.shape[dim] - last)]
+    return torch.cat([piece for piece in pieces if piece.shape[dim]], dim)
+
+
+def _windows(kernel: list[int]) -> torch.Tensor:
+    """A filter for each place of a window, which is 1 there."""
+    count = kernel[0] * kernel[1]
+    return torch.eye(count).view(count, 1, *kernel)
+
+
+def _im2col(
+    x: torch.Tensor, kernel: list[int], dilation: Any, padding: Any, stride: Any
+) -> torch.Tensor:
+    """`unfold` of images: a convolution of each channel, one filter for each place of a window."""
+    channels = x.shape[1]
+    filters = _windows(kernel).to(x.dtype).repeat(channels, 1, 1, 1)
+    return F.conv2d(x, filters, None, stride, padding, dilation, channels).flatten(2)
+
+
+def _col2im(
+    x: torch.Tensor, size: list[int], kernel: list[int], dilation: Any, padding: Any, stride: Any
+) -> torch.Tensor:
+    """`fold`: the transposed convolution by the same filters."""
+    channels = x.shape[1] // (kernel[0] * kernel[1])
+    each = _windows(kernel).to(x.dtype)
+    own = torch.eye(channels, dtype=x.dtype)
+    filters = own[:, None, :, None, None] * each[None, :]
+    spans = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
+    counts = [
+        (s + 2 * p - span) // by + 1
+        for s, p, span, by in zip(size, padding, spans, stride, strict=True)
+    ]
+    image = x.reshape(*x.shape[:2], *counts)
+    ends = [
+        s - ((n - 1) * by - 2 * p + span)
+        for s, n, by, p, span in zip(size, counts, stride, padding, spans, strict=True)
+    ]
+    return F.conv_transpose2d(
+        image, filters.flatten(0, 1), None, stride, padding, ends, 1, dilation
+    )
+
+
+def _nansum(
+    x: torch.Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> torch.Tensor:
+    return torch.where(x.isnan(), 0.0, x).sum(dim, keepdim, dtype=dtype)
+
+
+# Of cells, PyTorch's own decompositions hold for the example's number of samples alone; of the
+# others, it has none.
+_OWN: dict[str, Callable[..., Any]] = {
+    "_weight_norm": _weight_norm,
+    "all": _holds(True),
+    "aminmax": _aminmax,
+    "any": _holds(False),
+    "argmax": _argmax,
+    "argmin": _argmin,
+    "cdist": _cdist,
+    "col2im": _col2im,
+    "dot": _dot,
+    "gru_cell": _gru_cell,
+    "im2col": _im2col,
+    "lstm_cell": _lstm_cell,
+    "mv": _dot,
+    "nansum": _nansum,
+    "one_hot": _one_hot,
+    "prod": _prod,
+    "slice_scatter": _slice_scatter,
+    "std_mean": _with_mean(torch.std),
+    "var_mean": _with_mean(torch.var),
+    "vdot": _dot,
+}
 
 
 def is_decomposed(name: str, args: list[Any]) -> bool:
     """Whether an operation is read as those that PyTorch makes of it."""
     if name == "repeat_interleave":  # over rows, it belongs to mixtures of experts
         return len(args) > 2 and args[2] not in (None, 0) and isinstance(args[1], int)
-    return name in _NAMES or name in _CELLS
+    return name in _NAMES or name in _OWN
 
 
 def _is_fixed(extent: Any) -> bool:
@@ -112,7 +292,7 @@ def decomposed(fx_node: Any) -> tuple[Any, list[Any]]:
     is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(
         target.name(), "CompositeImplicitAutograd"
     )
-    function = _CELLS.get(op_name(target))
+    function = _OWN.get(op_name(target))
     if function is None:
         function = target.decompose if is_composite else decomposition_table[target]
 

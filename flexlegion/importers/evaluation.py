@@ -9,8 +9,10 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from flexlegion.exporters import torch_functions, torch_layers
@@ -18,6 +20,7 @@ from flexlegion.exporters.arguments import attributes, function_of
 from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.initializers import Given
 from flexlegion.graph.tensor import Tensor
+from flexlegion.ops.given_weights import GivenWeights
 
 _MODULES = (torch_functions, torch_layers)
 # What changes values at random while training, and passes them on otherwise.
@@ -33,8 +36,17 @@ def is_random(graph: Graph) -> bool:
 
 def without_function(graph: Graph) -> list[str]:
     """The types of operators that PyTorch has no function for here, each once."""
-    types = (op.kind.type for op in graph.operators if function_of(op, _MODULES) is None)
+    inner = (_with_weights(op) for op in graph.operators)
+    types = (op.kind.type for op in inner if function_of(op, _MODULES) is None)
     return list(dict.fromkeys(types))
+
+
+def _with_weights(op: Operator) -> Operator:
+    """The operator that has weights, of one whose weights are computed by others."""
+    if not isinstance(op.kind, GivenWeights):
+        return op
+    own = op.kind.own_inputs
+    return replace(op, kind=op.kind.kind, inputs=op.inputs[:own], weights=op.inputs[own:])
 
 
 def initial_values(graph: Graph, seed: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
@@ -46,7 +58,7 @@ def initial_values(graph: Graph, seed: int, dtype: torch.dtype) -> dict[str, tor
     for weight in graph.weights:
         assert weight.initializer is not None
         if isinstance(weight.initializer, Given):
-            array = weight.initializer.array
+            array = np.asarray(weight.initializer.array)
         else:
             array = weight.initializer(weight.shape, weight.name, seed, weight.host_dtype)
         tensor = torch.as_tensor(array)
@@ -118,6 +130,10 @@ def _run(
     dtype: torch.dtype,
 ) -> tuple[torch.Tensor, ...]:
     """An operator's outputs; `samples`: how many its shapes have, and how many there are."""
+    if isinstance(op.kind, GivenWeights):  # without the first dimension, where others have samples
+        own = op.kind.own_inputs
+        operands = [*operands[:own], *(weight[0] for weight in operands[own:])]
+        op = _with_weights(op)
     kind: Any = op.kind
     if not training:
         if kind.type in _RANDOM:

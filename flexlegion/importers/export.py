@@ -7,6 +7,7 @@ import inspect
 import logging
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,33 @@ from flexlegion.importers import pt2
 from flexlegion.importers.tracing import (
     failing_part,
     gradients_as_traced,
+    numbers_drawn,
     refuse_what_leaves_no_trace,
+    without_checkpoints,
 )
+from flexlegion.importers.values import all_have_values, on_device_meta, without_devices
 
 
-def export(module: Any, example_inputs: Any) -> tuple[ExportedProgram, int | None]:
+@dataclass
+class Export:
+    """What torch.export made of a module.
+
+    Parameters
+    ----------
+    program
+        The exported program.
+    samples
+        Of the example; None where a program has kept none.
+    notes
+        What the user should know of it.
+    """
+
+    program: ExportedProgram
+    samples: int | None
+    notes: list[str] = field(default_factory=list)
+
+
+def export(module: Any, example_inputs: Any) -> Export:
     """The exported program of whatever names a network.
 
     Parameters
@@ -35,9 +58,8 @@ def export(module: Any, example_inputs: Any) -> tuple[ExportedProgram, int | Non
 
     Returns
     -------
-    tuple[ExportedProgram, int | None]
-        With the number of samples of the example. A module is exported in train mode; parts of it
-        that alone are in eval mode stay so.
+    Export
+        A module is exported in train mode; parts of it that alone are in eval mode stay so.
 
     Raises
     ------
@@ -45,11 +67,11 @@ def export(module: Any, example_inputs: Any) -> tuple[ExportedProgram, int | Non
         If it cannot be exported, or computes gradients of its own.
     """
     if isinstance(module, ExportedProgram):
-        return module, _samples_of(module)
+        return Export(module, _samples_of(module))
     if isinstance(module, str | Path):
         with _quiet():
             program = pt2.load(Path(module))
-        return program, _samples_of(program)
+        return Export(program, _samples_of(program))
     if not isinstance(module, torch.nn.Module):
         raise UserError(
             "from_torch takes a torch.nn.Module, an ExportedProgram or the path of a .pt2, not "
@@ -64,16 +86,38 @@ def export(module: Any, example_inputs: Any) -> tuple[ExportedProgram, int | Non
     samples = len(tensors[0])
     if any(len(t) != samples for t in tensors):
         raise UserError("example inputs have to be of as many samples each")
-    if samples == 1:  # torch.export takes an extent of 1 for a constant
-        args, kwargs = pytree.tree_map(_doubled, (args, kwargs))
     refuse_what_leaves_no_trace(module)
-    with in_mode(module, training=True):
+    with contextlib.ExitStack() as stack:
+        if not all_have_values(module, (args, kwargs)):
+            args, kwargs = without_devices((args, kwargs))
+            names = _named(module)
+            stack.enter_context(on_device_meta(module))
+        else:
+            names = {}
+        if samples == 1:  # torch.export takes an extent of 1 for a constant
+            args, kwargs = pytree.tree_map(_doubled, (args, kwargs))
+        stack.enter_context(in_mode(module, training=True))
+        notes: list[str] = []
         try:
-            return _exported(module, args, kwargs), samples
+            program = _exported(module, args, kwargs, notes)
         except UserError:
             raise
         except Exception as e:
             raise _not_exported(module, args, kwargs, e) from e
+    for held in (program.state_dict, program.constants):
+        held.update((name, names[name]) for name in held if name in names)
+    return Export(program, samples, notes)
+
+
+def _named(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """All tensors that a module keeps, by their names."""
+    return {
+        f"{path}.{name}".lstrip("."): tensor
+        for path, part in module.named_modules(remove_duplicate=False)
+        for held in (part._parameters, part._buffers, vars(part))
+        for name, tensor in held.items()
+        if isinstance(tensor, torch.Tensor)
+    }
 
 
 @contextlib.contextmanager
@@ -133,13 +177,23 @@ def _doubled(value: Any) -> Any:
 
 
 def _exported(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    notes: list[str] | None = None,
 ) -> ExportedProgram:
     batch = Dim("batch")
     arguments = inspect.signature(module.forward).bind(*args, **kwargs).arguments
     shapes = _dynamic(dict(arguments), batch)
-    with _quiet(), gradients_as_traced():
-        return torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
+    with _quiet(), gradients_as_traced(), numbers_drawn(), without_checkpoints() as checkpoints:
+        program = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
+    if checkpoints and notes is not None:
+        notes.append(
+            f"the module computes {len(checkpoints)} of its parts again in the backward pass "
+            "(gradient checkpointing); here it is the strategy that says what is computed again: "
+            "name one with +again, as data+again, or let a search find it"
+        )
+    return program
 
 
 def _dynamic(value: Any, batch: Any) -> Any:

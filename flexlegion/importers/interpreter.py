@@ -17,6 +17,8 @@ from flexlegion.importers.constants import (
     concrete_shape,
     evaluate,
     is_random,
+    on_meta,
+    unknown_of,
 )
 from flexlegion.importers.decomposition import decomposed, is_decomposed
 from flexlegion.importers.memory import Content, Seen, Step, Writer
@@ -70,6 +72,8 @@ class Interpreter:
         self.trained: set[Node] = set()  # what has a gradient that reaches parameters
         self.untracked: set[Node] = set()  # of these, what was computed without gradients
         self.tracks = True
+        self._constants: dict[Any, tuple[Folded, Node]] = {}
+        self._unknown: dict[Any, tuple[Any, Any]] = {}
 
     def run(self, graph_module: Any) -> list[Any]:
         """Read a graph whose placeholders have values; its results."""
@@ -77,7 +81,7 @@ class Interpreter:
             if fx_node.op == "get_attr":
                 value = getattr(graph_module, fx_node.target)
                 if isinstance(value, torch.Tensor):
-                    value = Seen.computed(Folded(value.detach().cpu().clone(), tuple(value.shape)))
+                    value = Seen.computed(Folded.of(value, fx_node.target))
                 self.values[fx_node] = value
             elif fx_node.op == "call_function":
                 self.values[fx_node] = self._call(fx_node)
@@ -132,7 +136,14 @@ class Interpreter:
                 extents = own.shape if isinstance(own, torch.Tensor) else tensor.shape
                 return tuple(self.extent(extent) for extent in extents)
 
-            return evaluate(fx_node.target, args, kwargs, self.batch, shape_of)
+            if shapes_alone or not unknown_of((args, kwargs)):
+                return evaluate(fx_node.target, args, kwargs, self.batch, shape_of, shapes_alone)
+            # What is computed alike has the same numbers, which cannot be compared.
+            key = fx_node.target, _identity((args, kwargs))
+            if key not in self._unknown:
+                result = evaluate(fx_node.target, args, kwargs, self.batch, shape_of)
+                self._unknown[key] = (args, kwargs), result
+            return self._unknown[key][1]
         return self._operation(fx_node, name, args, kwargs)
 
     def _operation(self, fx_node: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -167,7 +178,7 @@ class Interpreter:
         def apply(tensor: torch.Tensor) -> torch.Tensor:
             more, named = concrete((rest, options), self.batch, PROBE)
             if tensor.is_meta:
-                more, named = tree_map_only((torch.Tensor, torch.device), _as_meta, (more, named))
+                more, named = tree_map_only((torch.Tensor, torch.device), on_meta, (more, named))
             result = fx_node.target(tensor, *more, **named)
             return result if item is None else result[item]  # type: ignore[no-any-return]
 
@@ -243,6 +254,12 @@ class Interpreter:
                 f"a constant{at(path)} depends on the number of samples, so that a sample's "
                 "result would depend on the batch that it is in"
             )
+        unknown = unknown_of((args, kwargs))
+        if unknown and not before.unknown:
+            raise UserError(
+                f"the network writes{at(path)} to a constant what is computed of '{unknown}', "
+                "which has no values"
+            )
         evaluate(fx_node.target, args, kwargs, self.batch, lambda *_: before.shape)
 
     def _next(
@@ -263,7 +280,7 @@ class Interpreter:
             return source
         if name in ("fill", "zero"):
             number = args[1] if name == "fill" else 0
-            if not isinstance(number, Folded | int | float | bool):
+            if not isinstance(number, Folded | int | float | bool) or unknown_of(number):
                 number = self._argument(Given(number, False), name, path)
             if isinstance(number, Node):
                 return self.new(Node("expand", {"self": number, "size": type_.shape}, type_, path))
@@ -299,6 +316,11 @@ class Interpreter:
             return self.new(Node("where", args, target.type, path))
         if first is not None or not all(i is None or isinstance(i, Folded) for i in others):
             return None
+        if unknown := unknown_of(others):
+            raise UserError(
+                f"the network writes{at(path)} to places that are computed of '{unknown}', which "
+                "has no values"
+            )
         places = tuple(slice(None) if i is None else i.tensor for i in indices)
 
         def apply(tensor: torch.Tensor) -> torch.Tensor:
@@ -385,6 +407,20 @@ class Interpreter:
             return type(value)(parts)
         return value
 
+    def _for_samples(self, constant: Folded, d: int, one: Folded, path: str) -> Node:
+        """A constant whose dimension `d` has samples merged with positions, the same in each."""
+        dtype, shape = self._type_of(constant).dtype, constant.shape
+        node = self._constant(one, path)
+        inner = node.shape[d:]
+        for op, size in (
+            ("view", (*shape[:d], 1, *inner)),
+            ("expand", (*shape[:d], SAMPLES, *inner)),
+            ("view", shape),
+        ):
+            args = {"self": node, "size": size}
+            node = self.new(Node(op, args, Type(size, dtype), path))
+        return node
+
     def node(self, value: Any, path: str) -> Node:
         """A value as a node, whatever it is."""
         if isinstance(value, Node):
@@ -394,8 +430,17 @@ class Interpreter:
         return self._constant(value, path)
 
     def _constant(self, constant: Folded, path: str) -> Node:
-        type_ = self._type_of(constant)
-        return self.new(Node("constant", {}, type_, path, value=constant.array(path)))
+        """A constant as a node; the layers of a deep model that read one share it."""
+        key = (id(constant), constant.tensor._version)
+        if key not in self._constants:
+            merged = constant.of_one_sample()
+            if merged is None:
+                type_, value = self._type_of(constant), constant.array(path)
+                node = self.new(Node("constant", {}, type_, path, value=value))
+            else:
+                node = self._for_samples(constant, *merged, path)
+            self._constants[key] = (constant, node)  # as long as it lives, its id is its own
+        return self._constants[key][1]
 
     def new(self, node: Node) -> Node:
         self.nodes.append(node)
@@ -440,8 +485,13 @@ class Interpreter:
         return int(factor) * SAMPLES
 
 
-def _as_meta(value: torch.Tensor | torch.device) -> torch.Tensor | torch.device:
-    return value.to("meta") if isinstance(value, torch.Tensor) else torch.device("meta")
+def _identity(value: Any) -> Any:
+    """What equal arguments have in common: constants are equal that are the same object."""
+    if isinstance(value, dict):
+        return tuple((name, _identity(part)) for name, part in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(_identity(part) for part in value)
+    return id(value) if isinstance(value, Folded) else repr(value)
 
 
 def _has_node(value: Any) -> bool:

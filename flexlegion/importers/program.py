@@ -12,6 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flexlegion.base.errors import UserError
+from flexlegion.graph.initializers import Later
+
 Shape = tuple[int, ...]
 Array = npt.NDArray[Any]
 
@@ -59,8 +62,9 @@ class Node:
     name
         Of sources: of the input, parameter or buffer.
     value
-        Of sources: their numbers, as a NumPy array. A constant that is the same for all samples has
-        an extent of 1 there.
+        Of sources: their numbers, as a NumPy array or what makes one later. A constant that is the
+        same for all samples has an extent of 1 there. Of a module without values, those of
+        parameters are unknown, and those of constants that are computed from its buffers.
     trainable
         Of parameters.
     rows
@@ -74,7 +78,7 @@ class Node:
     path: str = ""
     layer: str = ""
     name: str = ""
-    value: Array | None = None
+    value: Array | Later | None = None
     trainable: bool = True
     rows: tuple[int, int, int] | None = None
 
@@ -191,7 +195,27 @@ Pass = Callable[[Program], None]
 
 
 def constant_of(node: Any) -> Array | None:
-    """The numbers of a constant, or of a number; None for anything else."""
+    """The numbers of a constant that are known, or of a number; None for anything else."""
     if isinstance(node, Node):
-        return node.value if node.op == "constant" else None
+        known = node.op == "constant" and isinstance(node.value, np.ndarray)
+        return node.value if known else None  # type: ignore[return-value]
     return np.asarray(node) if isinstance(node, int | float | bool) else None
+
+
+def known(node: Node) -> Array:
+    """A constant's numbers.
+
+    Raises
+    ------
+    UserError
+        If nobody knows them.
+    """
+    if isinstance(node.value, Later):
+        raise UserError(f"it needs the numbers of a constant: {why_unknown(node.value)}")
+    assert node.value is not None
+    return node.value
+
+
+def why_unknown(value: Later) -> str:
+    """Which tensor without values a constant is computed of."""
+    return value.unknown.partition(";")[0]

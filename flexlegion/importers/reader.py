@@ -14,11 +14,12 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
 from flexlegion.base.errors import UserError
-from flexlegion.importers.constants import Folded, numbers
+from flexlegion.importers.constants import Folded
 from flexlegion.importers.interpreter import Interpreter
 from flexlegion.importers.memory import Content, Seen
 from flexlegion.importers.program import Array, Node, Program
 from flexlegion.importers.schemas import is_call, op_name, written
+from flexlegion.importers.values import has_values, later, memory_of, numbers
 
 
 def read(exported: ExportedProgram) -> Program:
@@ -126,25 +127,20 @@ class _Reader:
         tensor = state.get(spec.target)
         if not isinstance(tensor, torch.Tensor):
             raise UserError(f"'{spec.target}' of the exported program is no tensor")
-        if tensor.is_meta:
-            raise UserError(
-                f"'{spec.target}' has no values, as it is on the device 'meta'; "
-                "module.to_empty(device='cpu') gives it some, which a search does not look at"
-            )
         content: Content
         if spec.kind == InputKind.PARAMETER or spec.target in averages:
             kind = "parameter" if spec.kind == InputKind.PARAMETER else "buffer"
-            array = numbers(tensor)
+            value = later(spec.target, tensor)
             trains = kind == "parameter" and tensor.requires_grad
-            node = Node(kind, {}, type_, name=spec.target, value=array, trainable=trains)
+            node = Node(kind, {}, type_, name=spec.target, value=value, trainable=trains)
             content = self.interpreter.new(node)
             if trains:
                 self.interpreter.trained.add(node)
         else:
             kind = "buffer"
-            content = Folded(tensor.detach().cpu().clone(), tuple(tensor.shape))
+            content = Folded.of(tensor, spec.target)
             read = any(not (is_call(u) and written(u.target)) for u in fx_node.users)
-            if spec.kind == InputKind.BUFFER and read:
+            if spec.kind == InputKind.BUFFER and read and has_values(tensor):
                 self.buffers[spec.target] = numbers(tensor).copy()
         seen = Seen.computed(content)
         if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
@@ -169,8 +165,8 @@ class _Reader:
         places: dict[Any, list[str]] = {}
         for name, tensor in state.items():
             if isinstance(tensor, torch.nn.Parameter):
-                key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride())
-                places.setdefault(key if tensor.numel() else name, []).append(name)
+                key = memory_of(tensor) if tensor.numel() else name
+                places.setdefault(key, []).append(name)
         groups = {name: names for names in places.values() for name in names}
         targets = [s.target for s in specs.values() if s.kind == InputKind.PARAMETER]
         return {name: groups.get(name, [name]) for name in targets}

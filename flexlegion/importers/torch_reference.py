@@ -18,6 +18,7 @@ from flexlegion.importers.evaluation import evaluate, initial_values, is_random
 from flexlegion.importers.reader import key_name
 from flexlegion.importers.schemas import module_of
 from flexlegion.importers.torch_sides import InPlace, ProgramSide, Side, Tensors, copied_in_double
+from flexlegion.importers.values import has_values
 from flexlegion.importers.verify import Arrays, Difference
 from flexlegion.model.model import Model
 
@@ -53,19 +54,22 @@ def check_torch(
     UserError
         If an output or a gradient differs.
     """
+    state = [*exported.state_dict.values(), *exported.constants.values()]
+    tensors = [t for t in state if isinstance(t, torch.Tensor)]
+    if not all(map(has_values, tensors)):
+        return (
+            "the module has no values, as its tensors are on the device 'meta' or fake; the model "
+            "can be searched and simulated, not trained"
+        )
     if reason := verify.unchecked(model):
         return reason
     if example is None:
         return "the exported program kept no example inputs"
-    state = [*exported.state_dict.values(), *exported.constants.values()]
-    tensors = [t for t in state if isinstance(t, torch.Tensor)]
-    if any(t.is_meta for t in tensors):
-        return "the module has no values (its tensors are on the device 'meta')"
     leaves, spec = _leaves(example, exported)
     given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if len(given) != len(model.graph.inputs):
         return "the example inputs are not those of the model"
-    if any(t.is_meta or t.device.type != "cpu" for t in (*tensors, *given)):
+    if any(not has_values(t) or t.device.type != "cpu" for t in (*tensors, *given)):
         return "the module or its example is not on the CPU"
     with verify.quiet():
         return _Check(model, module, exported, leaves, spec).run()
@@ -91,7 +95,7 @@ class _Check:
                 continue
             if set(expected) != set(self._origin().output_names):
                 return f"{side.name} has other outputs in evaluation mode than in train mode"
-            found = verify.differences(self.model, inputs, _arrays(expected), side.dtype)
+            found = self._differences(side, inputs, expected)
             if found and side.dtype is not torch.float64:  # which may be rounding
                 found = self._in_double(inputs, found)
             if found:
@@ -120,6 +124,13 @@ class _Check:
         elif (copied := copied_in_double(self.module)) is not None:
             yield copied
 
+    def _tolerance(self, dtype: torch.dtype) -> float:
+        return verify.tolerance(dtype, self.exported.state_dict.values())
+
+    def _differences(self, side: Side, inputs: Arrays, expected: Tensors) -> list[Difference]:
+        most = self._tolerance(side.dtype)
+        return verify.differences(self.model, inputs, _arrays(expected), side.dtype, most)
+
     def _in_double(self, inputs: Arrays, found: list[Difference]) -> list[Difference]:
         """Differences in double precision; those that were found if that does not run."""
         for side in self._double():
@@ -127,7 +138,7 @@ class _Check:
                 expected = self._outputs(side, inputs)
             except Exception:
                 return found
-            return verify.differences(self.model, inputs, _arrays(expected), side.dtype)
+            return self._differences(side, inputs, expected)
         return found
 
     def _is_cheap(self, samples: int, passes: int) -> bool:
@@ -228,7 +239,7 @@ class _Check:
         )
         expected = _arrays(outputs)
         mine = verify.as_outputs(self.model, tensors)
-        tolerance = verify.TOLERANCE[side.dtype]
+        tolerance = self._tolerance(side.dtype)
         mode = "in train mode" if training else "in evaluation mode"
         for name, output in mine.items():
             how = verify.compared(output, expected[name], tolerance)
@@ -255,7 +266,7 @@ class _Check:
             # Sums that cancel leave rounding, of the size of other gradients.
             error = float((mine - gradient).abs().max()) if gradient.numel() else 0.0
             scale = max(float(gradient.abs().max()), 1e-3 * largest) if gradient.numel() else 0.0
-            if not error <= 10 * verify.TOLERANCE[gradient.dtype] * max(scale, 1e-6):
+            if not error <= 10 * self._tolerance(gradient.dtype) * max(scale, 1e-6):
                 at = int((mine - gradient).abs().argmax())
                 pair = float(mine.reshape(-1)[at]), float(gradient.reshape(-1)[at])
                 how = "is {:.6g} where it should be {:.6g}".format(*pair)
@@ -297,7 +308,7 @@ class _Check:
         except Exception:
             return
         for name, output in program.items():
-            how = verify.compared(output, expected[name], verify.TOLERANCE[side.dtype])
+            how = verify.compared(output, expected[name], self._tolerance(side.dtype))
             if how is not None:
                 raise UserError(
                     f"output '{name}' of {side.name} is computed otherwise in evaluation mode than "

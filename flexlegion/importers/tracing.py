@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.nn.modules import module as modules
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils.parametrizations import _SpectralNorm
+from torch.utils import checkpoint
 
 from flexlegion.base.errors import UserError
 
@@ -35,6 +37,12 @@ def refuse_what_leaves_no_trace(module: torch.nn.Module) -> None:
             raise UserError(
                 f"'{path}' ({type(part).__name__}) has momentum=None: its running averages are "
                 "those of all batches, which are not kept here; give it a momentum"
+            )
+        if isinstance(part, _SpectralNorm) and part.training and part.n_power_iterations:
+            raise UserError(
+                f"'{path}' (spectral_norm) moves its vectors in each training step, which is not "
+                "kept here; set this part's .training to False, so that it divides by the norm "
+                "that the vectors it has give"
             )
         if part._backward_hooks or part._backward_pre_hooks:
             raise UserError(f"'{path}' ({type(part).__name__}) has a backward hook, {_INSTEAD}")
@@ -81,6 +89,70 @@ def gradients_as_traced() -> Iterator[None]:
     finally:
         for owner, name, _, old in changes:
             setattr(owner, name, old)
+
+
+@contextlib.contextmanager
+def without_checkpoints() -> Iterator[list[Any]]:
+    """While this lasts, ``torch.utils.checkpoint`` calls functions as they are.
+
+    What a checkpoint keeps and computes again is no part of what a network computes, and of those
+    that are "reentrant" the trace would show a forward pass without gradients. The functions that
+    were called are listed.
+    """
+    called: list[Any] = []
+
+    class Called:
+        @staticmethod
+        def apply(function: Any, _: bool, *args: Any) -> Any:
+            called.append(function)
+            return function(*args)
+
+    def generator(function: Any, *_: Any, **__: Any) -> Iterator[None]:
+        called.append(function)
+        yield  # the function is called here
+
+    names: dict[str, Any] = {
+        "CheckpointFunction": Called,
+        "_checkpoint_without_reentrant_generator": generator,
+    }
+    before = {name: getattr(checkpoint, name) for name in names}
+    for name, new in names.items():
+        setattr(checkpoint, name, new)
+    try:
+        yield called
+    finally:
+        for name, old in before.items():
+            setattr(checkpoint, name, old)
+
+
+class _Drawn:
+    """A number between 0 and 1 that is drawn, to decide whether a layer is skipped."""
+
+    def __lt__(self, rate: Any) -> bool:
+        if isinstance(rate, int | float) and rate <= 0:
+            return False
+        raise UserError(
+            f"the network skips layers at random, at a rate of {rate} (layerdrop); only a rate of "
+            "0 can be imported"
+        )
+
+
+@contextlib.contextmanager
+def numbers_drawn() -> Iterator[None]:
+    """While this lasts, ``torch.rand([])`` can be below a rate of 0, which it never is.
+
+    Models with a `layerdrop` draw such a number for each layer, whatever the rate is.
+    """
+    draw = torch.rand
+
+    def drawn(*args: Any, **kwargs: Any) -> Any:
+        return _Drawn() if args in (([],), ((),)) and not kwargs else draw(*args, **kwargs)
+
+    torch.rand = drawn
+    try:
+        yield
+    finally:
+        torch.rand = draw
 
 
 def failing_part(module: torch.nn.Module, run: Callable[[], object]) -> str:

@@ -165,3 +165,48 @@ def _cut_at(value: Value, d: int, cuts: list[int]) -> Value:
             extents = [b // a for a, b in zip([1, *inner], inner, strict=False)]
             value, _ = value.split(axis, extents[::-1])
     return value
+
+
+def blocks_of(before: Sequence[Run], after: Sequence[Run]) -> list[list[Axis]]:
+    """The axes, as long as they follow each other within one dimension on both sides."""
+    places = {axis: (d, i) for d, run in enumerate(after) for i, axis in enumerate(run)}
+    blocks: list[list[Axis]] = []
+    for run in before:
+        for i, axis in enumerate(run):
+            d, at = places[axis]
+            if i and places[run[i - 1]] == (d, at - 1):
+                blocks[-1].append(axis)
+            else:
+                blocks.append([axis])
+    return blocks
+
+
+def neighbours(value: Value, run: Run) -> bool:
+    """Whether axes are stored in this order, one after the other."""
+    axes = value.axes
+    if any(axis.repeated for axis in run):
+        return False
+    at = axes.index(run[0])
+    return axes[at : at + len(run)] == list(run)
+
+
+def joined(runs: list[Run], seen: Sequence[Run]) -> list[Run]:
+    """Neighbours that follow each other in a dimension that is seen, too, made one."""
+    before = {b: a for run in seen for a, b in itertools.pairwise(run)}
+    result: list[Run] = []
+    for run in runs:
+        if result and before.get(run[0]) is result[-1][-1]:
+            result[-1] = (*result[-1], *run)
+        else:
+            result.append(run)
+    return result
+
+
+def without(run: Run, others: Run, but: Axis | None) -> Run:
+    """Without the other axes, all of them but one."""
+    return tuple(axis for axis in run if axis is but or axis not in others)
+
+
+def replaced(run: Run, old: Run, new: Run) -> Run:
+    """With `new` for the first of the old axes, and nothing for the others."""
+    return tuple(n for a in run for n in (new if a is old[0] else () if a in old else (a,)))

@@ -310,7 +310,7 @@ class ElementwiseLayers(LayerBase):
         first = initializer(values)
         if isinstance(first, Given):
             first.check(tuple(shape), name or kind)
-            first = Given(np.asarray(first.array)[None])
+            first = first.for_one_sample()
         return self.graph.add_weight(self._name(kind, name), (1, *shape), first, dtype, trainable)
 
     @staticmethod

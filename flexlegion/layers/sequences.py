@@ -121,7 +121,7 @@ class SequenceLayers(LayerBase):
             initializer(embedding_initializer),
         )
         vectors = self._add(kind, tokens, name, share, trainable)
-        if isinstance(tokens.initializer, Given):
+        if isinstance(tokens.initializer, Given) and tokens.initializer.is_known:
             check_tokens(self.graph, {tokens: np.asarray(tokens.initializer.array)})
         return vectors
 

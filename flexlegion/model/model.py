@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from flexlegion.base.arguments import typed_methods
 from flexlegion.base.errors import UserError
-from flexlegion.graph.initializers import initial_weights
+from flexlegion.graph.initializers import check_known, initial_weights
 from flexlegion.graph.tensor import Tensor
 from flexlegion.known_strategies import AnyStrategy, resolve
 from flexlegion.layers.arrangement import forms_of
@@ -170,6 +170,7 @@ class Model(Layers, Weights):
         factor_at(schedule, 0)
         asked = TrainingSpec.of(optimizer=optimizer, loss=loss, **refinements)
         graph, its_outputs, training = as_trained(self.graph, outputs, self.loss, asked)
+        check_known(graph)
         goal = goal_of(graph, metrics)
         machine = running_machine()
         resolved = resolve(strategy, graph, machine.devices)

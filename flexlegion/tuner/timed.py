@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flexlegion.data.synthetic import made_up
-from flexlegion.graph.initializers import initial_weights
+from flexlegion.graph.initializers import check_known, initial_weights
 from flexlegion.graph.tensor import Tensor
 from flexlegion.layers.arrangement import forms_of
 from flexlegion.machine.running import all_gather, running_machine
@@ -51,6 +51,7 @@ class Running:
     """
 
     def __init__(self, strategy: ResolvedStrategy, network: Network, seed: int) -> None:
+        check_known(network.graph)
         self._machine = running_machine()
         self._network, self._seed = network, seed
         self._batch_size = network.batch_size

@@ -109,7 +109,8 @@ def _imported(name: str, args: argparse.Namespace) -> dict[str, Any]:
     if args.onnx:
         return _imported_onnx(name, args.out / f"{name}.onnx")
     module, example = MODELS[name]()
-    exported, samples = export(module, example)
+    exporting = export(module, example)
+    exported, samples = exporting.program, exporting.samples
     started = time.perf_counter()
     try:
         model = from_torch(exported, batch_size=samples)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
 
 import flexlegion as fl
 
@@ -150,6 +151,51 @@ def layers() -> dict[str, Case]:
     return found
 
 
+class Computed(nn.Module):
+    """Layers whose weights are computed: an adapter merged into what is frozen, a cosine, ..."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = nn.Linear(6, 5)
+        self.base.weight.requires_grad_(False)
+        self.down, self.up = nn.Parameter(torch.randn(2, 6)), nn.Parameter(torch.randn(5, 2))
+        self.normed = weight_norm(nn.Linear(5, 4))
+        self.classes = nn.Parameter(torch.randn(3, 4))
+        self.scale, self.shift = nn.Parameter(torch.rand(3)), nn.Parameter(torch.rand(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        merged = F.linear(x, self.base.weight + 0.5 * self.up @ self.down, self.base.bias)
+        x = torch.relu(self.normed(torch.tanh(merged)))
+        x = F.linear(F.normalize(x, dim=-1), F.normalize(self.classes, dim=-1))
+        return F.layer_norm(x, (3,), 1 + self.scale, self.shift.exp())
+
+
+class Filters(nn.Module):
+    """Convolutions whose filters are computed, of images and of lines."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = weight_norm(nn.Conv2d(3, 4, 3, padding=1), dim=1)
+        self.filters = nn.Parameter(torch.randn(2, 4, 3, 3))
+        self.line = weight_norm(nn.Conv1d(2, 3, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean = self.filters.mean((1, 2, 3), keepdim=True)
+        standard = (self.filters - mean) / (self.filters.std((1, 2, 3), keepdim=True) + 1e-5)
+        x = F.conv2d(torch.tanh(self.first(x)), standard, stride=2)
+        return self.line(x.flatten(2)).flatten(1)
+
+
+def computed() -> dict[str, Case]:
+    """Modules whose weights are computed, under several strategies."""
+    torch.manual_seed(3)
+    found: dict[str, Case] = {}
+    for strategy in ("data", "random:1", "random:2", "model"):
+        found[f"computed {strategy}"] = (Computed(), (torch.randn(4, 6),))
+        found[f"filters {strategy}"] = (Filters(), (torch.randn(4, 3, 6, 5),))
+    return found
+
+
 def stepped(net: Any, x: Tensor) -> Tensor:
     """The last state of a cell."""
     state = None
@@ -179,10 +225,10 @@ def dropped() -> list[list[float]]:
     return (module.scale.detach() != 1).float().tolist()
 
 
-def train(module: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, Any]:
+def train(module: nn.Module, inputs: tuple[Tensor, ...], strategy: str = "data") -> dict[str, Any]:
     """Predictions and losses here and in PyTorch."""
     net = fl.from_torch(module, inputs)
-    net.compile(fl.SGD(0.1), "mean_squared_error")
+    net.compile(fl.SGD(0.1), "mean_squared_error", strategy=strategy)
     arrays = net.origin.arrays(inputs)
     given = arrays if len(arrays) > 1 else arrays[0]
     predicted = torch.from_numpy(net.predict(given))
@@ -214,6 +260,8 @@ def train(module: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, Any]:
 def main() -> None:
     """Save what all cases give."""
     results = {name: train(module, inputs) for name, (module, inputs) in cases().items()}
+    for name, (module, inputs) in computed().items():
+        results[name] = train(module, inputs, name.split()[1])
     Path(sys.argv[1]).write_text(json.dumps({"trained": results, "reached": dropped()}))
 
 

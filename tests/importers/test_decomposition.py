@@ -151,7 +151,10 @@ class Applied(nn.Module):
 REFUSED: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
     "samples turned round": (lambda x: x.flip(0), "'flip' .*order of samples"),
     "samples added up": (lambda x: x.cumsum(0), "'cumsum' .*adds up samples"),
-    "truths added up": (lambda x: (x > 0).cumsum(1) * x, "'cumsum' .*whole numbers"),
+    "whole numbers added up": (
+        lambda x: ((x > 0).int() * 3).cumsum(1) * x,
+        "'cumsum' .*whole numbers other than truth values",
+    ),
     "far too many added up": (
         lambda x: x.unsqueeze(2).expand(-1, -1, 250, -1).flatten(1).cumsum(1),
         "'cumsum' .*5000 positions; 4096 are the most",

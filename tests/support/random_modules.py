@@ -67,7 +67,7 @@ def _tried(source: Source) -> tuple[str, str]:
     except Exception as e:
         return "crashed", f"{type(e).__name__}: {e}"
     try:
-        exported = export(module, inputs)[0]
+        exported = export(module, inputs).program
         # The check takes another number of samples than the model's, and once its own.
         for one in (model, fl.from_torch(module, inputs, batch_size=3, verify=False)):
             if (reason := check_torch(one, module, (inputs, {}), exported)) is not None:

@@ -6,6 +6,7 @@ import difflib
 from typing import Any
 
 from flexlegion.base.errors import UserError
+from flexlegion.graph.initializers import Later
 from flexlegion.importers.lower import (
     attention,
     elementwise,
@@ -21,7 +22,7 @@ from flexlegion.importers.lower import (
 )
 from flexlegion.importers.lower.base import LOWERINGS, Absent, Lowerer, Unsupported
 from flexlegion.importers.lower.ends import lower_input, lower_output
-from flexlegion.importers.program import Node, Program, Type
+from flexlegion.importers.program import SAMPLES, Node, Program, Type, why_unknown
 from flexlegion.importers.views import plain
 from flexlegion.layers.origin import Origin
 from flexlegion.model.model import Model
@@ -89,8 +90,14 @@ def _lower(lowerer: Lowerer, node: Node, users: dict[Node, list[Node]]) -> Any:
     if node.op == "constant":
         assert node.value is not None
         if len(node.value.shape) != len(node.shape) or any(
-            e not in (1, s) for e, s in zip(node.value.shape, node.shape, strict=True)
+            e not in (1, s) or e == SAMPLES
+            for e, s in zip(node.value.shape, node.shape, strict=True)
         ):
+            if isinstance(node.value, Later):
+                return Absent(
+                    "it reads a constant that may differ from sample to sample: "
+                    + why_unknown(node.value)
+                )
             return Absent("it reads a constant that differs from sample to sample")
         return plain(node, node.value.shape)
     if node.op in SOURCES:

@@ -81,6 +81,8 @@ def _by_positions(lowerer: Lowerer, value: Value) -> Tensor:
 def _of_windows(bias: Value, windows: int, heads: int) -> Value:
     """A bias that is seen as (windows, heads, queries, keys), as one of all windows' heads."""
     seen = ((),) * (4 - len(bias.seen)) + bias.seen
+    alike = tuple(axis for axis in seen[0] if not (axis.extent == SAMPLES and axis.repeated))
+    seen = (alike, *seen[1:])
     if any(axis.extent == SAMPLES for axis in seen[0]):
         raise Unsupported("its mask differs from sample to sample and from window to window")
     if not seen[0] and not seen[1]:

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from flexlegion.base.quoting import printable
 from flexlegion.graph.graph import Operator
-from flexlegion.graph.initializers import Given, Initializer
+from flexlegion.graph.initializers import Given, Later
 from flexlegion.graph.operator_type import OperatorType
-from flexlegion.graph.tensor import MAX_RANK, Tensor
-from flexlegion.importers.program import SAMPLES, Array, Node
+from flexlegion.graph.tensor import MAX_RANK, DataType, Tensor
+from flexlegion.importers.program import SAMPLES, Array, Node, known
 from flexlegion.importers.views import (
     Axis,
     Run,
     Value,
+    blocks_of,
     explicit,
     extent_of,
+    joined,
+    neighbours,
     plain,
+    replaced,
     reshaped,
     runs_of,
+    without,
 )
 from flexlegion.layers.arrays import MOST_EXACT
 from flexlegion.layers.origin import Layout, Origin, Place
 from flexlegion.model.model import Model
 from flexlegion.objective.losses import is_reserved
+from flexlegion.ops.given_weights import GivenWeights
 from flexlegion.ops.shape import Rearrange, Reshape, Transpose
 
 
@@ -44,6 +49,7 @@ class Absent:
 
 Result = Value | tuple[Value, ...] | Absent
 Lowering = Callable[["Lowerer", Node], Result]
+Its = TypeVar("Its", bound=Lowering)
 LOWERINGS: dict[str, Lowering] = {}
 
 # What is added to a parameter's name where its elements are stored in another order.
@@ -54,10 +60,10 @@ class Unsupported(Exception):
     """Why a node cannot be lowered."""
 
 
-def lowers(*ops: str) -> Callable[[Lowering], Lowering]:
+def lowers(*ops: str) -> Callable[[Its], Its]:
     """Register a function that lowers nodes of these operations."""
 
-    def register(function: Lowering) -> Lowering:
+    def register(function: Its) -> Its:
         LOWERINGS.update(dict.fromkeys(ops, function))
         return function
 
@@ -113,14 +119,13 @@ class Lowerer:
 
     # Weights
 
-    def weight(self, node: Node, runs: Sequence[Run], value: Value) -> tuple[Initializer, Any]:
+    def weight(self, node: Node, runs: Sequence[Run], value: Value) -> tuple[Given, Layout]:
         """The values of a parameter, buffer or constant, with its axes in the order of `runs`."""
         axes = value.axes
         order = tuple(axes.index(axis) for run in runs for axis in run)
         shape = tuple(extent_of(run) for run in runs)
         layout = Layout(tuple(axis.extent for axis in axes), order, shape)
-        assert node.value is not None
-        return Given(layout.of(np.asarray(node.value, np.float32))), layout
+        return first_values(node, layout), layout
 
     def apply(
         self,
@@ -140,6 +145,25 @@ class Lowerer:
             if weight is not None:
                 self.own(*weight, tensor)
         return operator
+
+    def apply_given(
+        self, kind: OperatorType, inputs: Sequence[Tensor], name: str, weights: Sequence[Tensor]
+    ) -> Operator:
+        """Add an operator whose weights are computed: tensors (1, ...), or parameters as such."""
+        given = GivenWeights(kind, len(inputs))
+        return self.model.graph.apply(given, [*inputs, *map(self.real, weights)], name)
+
+    def as_weight(self, value: Value, runs: Sequence[Run]) -> Tensor:
+        """A tensor (1, ...) of what is computed of parameters, with its axes in the order of runs.
+
+        Raises
+        ------
+        Unsupported
+            If each sample has its own.
+        """
+        if any(axis.extent % SAMPLES == 0 for axis in value.axes):
+            raise Unsupported("each sample has a weight of its own")
+        return self.arranged(value, ((), *runs))
 
     def own(self, node: Node, layout: Layout, tensor: Tensor) -> None:
         """Remember which weight holds a parameter or buffer."""
@@ -226,7 +250,7 @@ class Lowerer:
             return self.reshape(tensor, shape)
         tensor = self.real(tensor)
         before, after = value.stored[1:], runs[1:]
-        blocks = _blocks(before, after)
+        blocks = blocks_of(before, after)
         numbers = {block[0]: i for i, block in enumerate(blocks)}
         order = tuple(numbers[axis] for run in after for axis in run if axis in numbers)
         one_each = all(before) and all(after) and len(before) == len(after) == len(blocks)
@@ -296,7 +320,9 @@ class Lowerer:
     def _brought_in(self, value: Value, runs: tuple[Run, ...]) -> Tensor:
         node: Node = value.source
         stored = tuple(tuple(a for a in run if not a.repeated) for run in runs)
-        if node.op == "constant":
+        if node.op == "constant" and isinstance(node.value, Later):
+            tensor = self._unknown(value, stored)
+        elif node.op == "constant":
             array = self.constant(value, stored)
             key = (array.tobytes(), array.dtype.str, array.shape)
             if key not in self._arranged:
@@ -308,6 +334,20 @@ class Lowerer:
         else:
             tensor = self._trained(value, stored)
         return tensor if stored == runs else self._expanded(tensor, runs)
+
+    def _unknown(self, value: Value, runs: tuple[Run, ...]) -> Tensor:
+        """A constant without values, in an order of its axes."""
+        node: Node = value.source
+        values, layout = self.weight(node, runs[1:] or ((),), value)
+        key = (node, layout)
+        if key not in self._arranged:
+            name = self.unique(f"{node.path}.constant".lstrip("."))
+            dtype: DataType = "int32" if node.type.dtype.startswith(("int", "uint")) else "float32"
+            first = values.for_one_sample()
+            self._arranged[key] = self.model.graph.add_weight(
+                name, (1, *layout.shape), first, dtype, trainable=False
+            )
+        return self._arranged[key]
 
     def _trained(self, value: Value, runs: tuple[Run, ...]) -> Tensor:
         """A parameter as a tensor, in an order of its axes."""
@@ -348,10 +388,9 @@ class Lowerer:
     def constant(self, value: Value, runs: Sequence[Run]) -> Array:
         """A constant's numbers, one dimension for each run but the first, in our element types."""
         node: Node = value.source
-        assert node.value is not None
         axes = value.axes
         order = [axes.index(axis) for run in runs for axis in run]
-        array = node.value.reshape([axis.extent for axis in axes]).transpose(order)
+        array = known(node).reshape([axis.extent for axis in axes]).transpose(order)
         array = np.ascontiguousarray(array.reshape([extent_of(run) for run in runs[1:]] or [1]))
         kind = np.float32 if array.dtype.kind in "fb" else np.int32
         if kind is np.int32 and array.size and np.abs(array.astype(np.float64)).max() > MOST_EXACT:
@@ -396,9 +435,9 @@ class Lowerer:
             return value
         if any(axis.extent == SAMPLES for axis in run):
             raise Unsupported("samples are merged with positions where they cannot be")
-        if not _neighbours(value, run):
+        if not neighbours(value, run):
             first = next((a for a in value.axes if a in run), None)
-            others = [r for old in value.stored[1:] if (r := _without(old, run, first))]
+            others = [r for old in value.stored[1:] if (r := without(old, run, first))]
             place = next((i for i, r in enumerate(others) if first in r), len(others))
             if first is not None:
                 at = others[place].index(first)
@@ -407,11 +446,11 @@ class Lowerer:
             else:
                 others.append(run)
             samples = value.stored[0] if isinstance(value.source, Tensor) else ()
-            others = _merged(others, value.seen)  # as they are moved anyway
+            others = joined(others, value.seen)  # as they are moved anyway
             value = self.stored_as(value, self._short((samples, *others)))
             run = value.seen[d]
         new = (Axis(extent_of(run)),)
-        stored = tuple(_replaced(old, run, new) for old in value.stored)
+        stored = tuple(replaced(old, run, new) for old in value.stored)
         return Value(value.source, stored, (*value.seen[:d], new, *value.seen[d + 1 :]))
 
     @staticmethod
@@ -427,49 +466,17 @@ class Lowerer:
         return (seen[0], flat), seen
 
 
+def first_values(node: Node, layout: Layout) -> Given:
+    """What a weight begins with that holds a parameter, buffer or constant: read when needed."""
+
+    def arranged(array: Array) -> Array:
+        return layout.of(np.asarray(array, np.float32))
+
+    if isinstance(node.value, Later):
+        return Given(node.value.then(layout.shape, arranged))
+    assert node.value is not None
+    return Given(arranged(node.value))
+
+
 _KINDS = {"scaled_dot_product_attention": "attention"}
 _WHOLE_MODULES = ("rms_norm",)  # patterns that are all that a module of any class computes
-
-
-def _blocks(before: Sequence[Run], after: Sequence[Run]) -> list[list[Axis]]:
-    """The axes, as long as they follow each other within one dimension on both sides."""
-    places = {axis: (d, i) for d, run in enumerate(after) for i, axis in enumerate(run)}
-    blocks: list[list[Axis]] = []
-    for run in before:
-        for i, axis in enumerate(run):
-            d, at = places[axis]
-            if i and places[run[i - 1]] == (d, at - 1):
-                blocks[-1].append(axis)
-            else:
-                blocks.append([axis])
-    return blocks
-
-
-def _neighbours(value: Value, run: Run) -> bool:
-    """Whether axes are stored in this order, one after the other."""
-    axes = value.axes
-    if any(axis.repeated for axis in run):
-        return False
-    at = axes.index(run[0])
-    return axes[at : at + len(run)] == list(run)
-
-
-def _merged(runs: list[Run], seen: Sequence[Run]) -> list[Run]:
-    """Neighbours that follow each other in a dimension that is seen, too, made one."""
-    before = {b: a for run in seen for a, b in itertools.pairwise(run)}
-    merged: list[Run] = []
-    for run in runs:
-        if merged and before.get(run[0]) is merged[-1][-1]:
-            merged[-1] = (*merged[-1], *run)
-        else:
-            merged.append(run)
-    return merged
-
-
-def _without(run: Run, others: Run, but: Axis | None) -> Run:
-    return tuple(axis for axis in run if axis is but or axis not in others)
-
-
-def _replaced(run: Run, old: Run, new: Run) -> Run:
-    """With `new` for the first of the old axes, and nothing for the others."""
-    return tuple(n for a in run for n in (new if a is old[0] else () if a in old else (a,)))

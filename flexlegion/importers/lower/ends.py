@@ -35,7 +35,10 @@ _ON_IMAGES = frozenset(
         "max_pool1d",
         "max_pool2d",
         "mean_positions",
+        "upsample_bicubic2d",
         "upsample_bilinear2d",
+        "upsample_linear1d",
+        "upsample_nearest1d",
         "upsample_nearest2d",
     ]
 )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from flexlegion.graph.initializers import Given
-from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
+from flexlegion.importers.lower.base import Lowerer, Unsupported, first_values, lowers
 from flexlegion.importers.lower.normalization import channels_last
 from flexlegion.importers.program import Node
 from flexlegion.importers.views import Value, extent_of
@@ -40,7 +39,7 @@ def experts(lowerer: Lowerer, node: Node) -> Value:
         layouts.append((up, Layout(stacked, whole, wide, (1, 1))))
     else:
         layouts = [(up, Layout(wide, whole, wide)), (down, narrow)]
-    given = [Given(layout.of(weight.value)) for weight, layout in layouts]
+    given = [first_values(weight, layout) for weight, layout in layouts]
     kind = Experts(
         units,
         node["activation"],

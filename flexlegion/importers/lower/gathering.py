@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from flexlegion.graph.tensor import MAX_RANK, Tensor
 from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
-from flexlegion.importers.program import SAMPLES, Node, Shape
-from flexlegion.importers.views import Axis, Run, Value, explicit
+from flexlegion.importers.program import SAMPLES, Node, Shape, Type, known
+from flexlegion.importers.views import Axis, Run, Value, explicit, plain
 
 
 def alone(lowerer: Lowerer, value: Value, d: int) -> tuple[Value, Tensor, int]:
@@ -69,13 +70,62 @@ def gathered(
     extents = [shape[d] for d in dims]
     if any(extent % SAMPLES == 0 for extent in extents):
         raise Unsupported("it picks samples")
-    lists = [np.asarray(array.value, np.int64) for array in arrays]
+    lists = [np.asarray(known(array), np.int64) for array in arrays]
     lists = [np.where(n < 0, n + e, n) for n, e in zip(lists, extents, strict=True)]
     picked = np.ravel_multi_index(np.broadcast_arrays(*lists), extents)
     first, last = dims[0], dims[-1]
     merged = tuple(axis for d in dims for axis in value.seen[d])
     seen = (*value.seen[:first], merged, *value.seen[last + 1 :])
     return taken(lowerer, node, value.with_seen(seen), first, picked)
+
+
+@lowers("unfold")
+def unfold(lowerer: Lowerer, node: Node) -> Value:
+    """Windows along a dimension, the places within each behind all dimensions."""
+    source, size = node["self"], node["size"]
+    d = node["dimension"] % len(source.shape)
+    if source.shape[d] % SAMPLES == 0:
+        raise Unsupported("it cuts the samples")
+    picked = np.arange(node.shape[d])[:, None] * node["step"] + np.arange(size)
+    value = explicit(lowerer.value(source), source.shape)
+    value = taken(lowerer, node, value, d, picked)
+    places = value.seen[d + 1]
+    return value.with_seen((*value.seen[: d + 1], *value.seen[d + 2 :], places))
+
+
+@lowers("diagonal")
+def diagonal(lowerer: Lowerer, node: Node) -> Value:
+    """Elements whose places in two dimensions are the same, behind all dimensions."""
+    source, rank = node["self"], len(node["self"].shape)
+    a, b, offset = node["dim1"] % rank, node["dim2"] % rank, node["offset"]
+    rows, columns = source.shape[a], source.shape[b]
+    if rows % SAMPLES == 0 or columns % SAMPLES == 0:
+        raise Unsupported("it picks samples")
+    places = np.arange(node.shape[-1])
+    picked = (places + max(-offset, 0)) * columns + places + max(offset, 0)
+    value = explicit(lowerer.value(source), source.shape)
+    others = [run for d, run in enumerate(value.seen) if d not in (a, b)]
+    value = value.with_seen((*others, (*value.seen[a], *value.seen[b])))
+    return taken(lowerer, node, value, rank - 2, picked)
+
+
+@lowers("gather")
+def gather(lowerer: Lowerer, node: Node) -> Value:
+    """Elements along a dimension by constant numbers, the same at all places of the others."""
+    source, index = node["self"], node["index"]
+    d = node["dim"] % len(source.shape)
+    if index.op != "constant":
+        raise Unsupported("it reads elements whose place depends on the data")
+    numbers = known(index)
+    others = tuple(k for k in range(numbers.ndim) if k != d)
+    first = numbers.min(others, keepdims=True)
+    alike = index.shape[:d] == source.shape[:d] and index.shape[d + 1 :] == source.shape[d + 1 :]
+    if not alike or not np.array_equal(np.broadcast_to(first, numbers.shape), numbers):
+        raise Unsupported("it reads elements whose place differs from row to row")
+    if source.shape[d] % SAMPLES == 0:
+        raise Unsupported("it picks samples")
+    value = explicit(lowerer.value(source), source.shape)
+    return taken(lowerer, node, value, d, np.asarray(first.reshape(-1), np.int64))
 
 
 @lowers("roll")
@@ -111,11 +161,12 @@ def flip(lowerer: Lowerer, node: Node) -> Value:
 
 @lowers("pad", "constant_pad_nd")
 def pad(lowerer: Lowerer, node: Node) -> Value:
-    """Zeros, or elements that are there already; the last dimension's amounts come first."""
+    """Zeros, a number, or elements that are there; the last dimension's amounts come first."""
     source, amounts = node["self"], node["pad"]
     rank, mode = len(source.shape), node.get("mode", "constant")
-    if mode == "constant" and node.get("value") not in (None, 0, 0.0):
-        raise Unsupported(f"it pads with {node['value']}; only zeros are possible")
+    number = node.get("value") if mode == "constant" else None
+    if number:  # what is added to zeros there
+        return _padded_with(lowerer, node, float(number))
     value = lowerer.value(source)
     for i in range(len(amounts) // 2):
         d, before, after = rank - 1 - i, amounts[2 * i], amounts[2 * i + 1]
@@ -133,6 +184,24 @@ def pad(lowerer: Lowerer, node: Node) -> Value:
         output = lowerer.model.pad(tensor, pairs, name=lowerer.name(node))
         value = changed(value, output, d, place, (extent + before + after,))
     return value
+
+
+def _padded_with(lowerer: Lowerer, node: Node, number: float) -> Value:
+    """With zeros, to which a constant adds the number."""
+    from flexlegion.importers.lower.elementwise import apply
+
+    if min(node["pad"]) < 0:
+        raise Unsupported("it pads at one end and cuts at the other")
+    value = pad(lowerer, replace(node, args=node.args | {"value": 0}))
+    count = len(node["pad"]) // 2
+    amounts = [(node["pad"][2 * i], node["pad"][2 * i + 1]) for i in reversed(range(count))]
+    # A dimension that is not padded, as that of the samples, has the same everywhere.
+    extents = [e if any(pair) else 1 for pair, e in zip(amounts, node.shape[-count:], strict=True)]
+    array = np.full(extents, number, np.float32)
+    array[tuple(slice(a, e - b) for (a, b), e in zip(amounts, extents, strict=True))] = 0
+    frame = Node("constant", {}, Type(array.shape, "float32"), node.path, value=array)
+    name = lowerer.name(node, suffix="frame")
+    return apply(lowerer, "(x0 + x1)", [value, plain(frame, array.shape)], name)
 
 
 def _padded(mode: str, extent: int, before: int, after: int) -> npt.NDArray[np.int64]:

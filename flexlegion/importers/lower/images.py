@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from flexlegion.graph.initializers import Zeros
+from flexlegion.graph.initializers import Initializer, Zeros
 from flexlegion.graph.tensor import Tensor
 from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
 from flexlegion.importers.lower.elementwise import apply
 from flexlegion.importers.lower.gathering import taken
-from flexlegion.importers.lower.products import WEIGHTS
+from flexlegion.importers.lower.products import WEIGHTS, multiplied
 from flexlegion.importers.program import Array, Node, Shape, Type
-from flexlegion.importers.views import Axis, Value, plain, runs_of
+from flexlegion.importers.views import Axis, Value, explicit, plain, runs_of
 from flexlegion.ops.conv1d import Conv1D, Pool1D
 from flexlegion.ops.conv2d import Conv2D, spanned
 from flexlegion.ops.pool2d import Pool2D
@@ -25,10 +25,12 @@ from flexlegion.ops.pool2d import Pool2D
 def convolution(lowerer: Lowerer, node: Node) -> Value:
     weight = node["weight"]
     dims = len(weight.shape) - 2
-    if weight.op not in WEIGHTS:
-        raise Unsupported("its weight is computed, not a parameter")
-    if node.get("transposed") or dims not in (1, 2):
-        raise Unsupported("it is transposed, or of other than one or two dimensions")
+    if dims not in (1, 2) or (node.get("transposed") and dims != 2):
+        raise Unsupported("it is of other than one or two dimensions")
+    if node.get("transposed"):
+        from flexlegion.importers.lower.resizing import transposed
+
+        return transposed(lowerer, node)
     dilation, stride = (numbers(node[name], dims) for name in ("dilation", "stride"))
     spans = tuple(spanned(k, d) for k, d in zip(weight.shape[2:], dilation, strict=True))
     padding, extra = _padding(node["padding"], spans)
@@ -38,9 +40,12 @@ def convolution(lowerer: Lowerer, node: Node) -> Value:
     value = lowerer.value(weight)
     rows = ((),) if flat else ()
     order = (value.seen[0], *rows, *value.seen[2:], value.seen[1])
-    kernel, layout = lowerer.weight(weight, order, value)
-    weights = [(weight, layout)]
     bias = node["bias"]
+    is_computed = any(source is not None and source.op not in WEIGHTS for source in (weight, bias))
+    kernel: Initializer = Zeros()
+    if not is_computed:
+        kernel, layout = lowerer.weight(weight, order, value)
+        weights = [(weight, layout)]
     activation = node.get("activation", "none")
     kind: Conv1D | Conv2D
     if dims == 2 or flat:
@@ -75,10 +80,8 @@ def convolution(lowerer: Lowerer, node: Node) -> Value:
             kernel,
             Zeros(),
         )
-    if bias is not None:
+    if bias is not None and not is_computed:
         vector = lowerer.value(bias)
-        if bias.op not in WEIGHTS:
-            raise Unsupported("its bias is computed, not a parameter")
         values, bias_layout = lowerer.weight(bias, vector.seen, vector)
         kind = replace(kind, bias_initializer=values)
         weights.append((bias, bias_layout))
@@ -86,7 +89,15 @@ def convolution(lowerer: Lowerer, node: Node) -> Value:
     if any(extra):  # at the ends alone: zeros of their own
         amounts = [*((0, more) for more in (0,) * flat + extra), (0, 0)]
         tensor = lowerer.model.pad(tensor, amounts, name=lowerer.name(node, suffix="pad"))
-    output = lowerer.apply(kind, [tensor], lowerer.name(node), weights).output
+    name = lowerer.name(node)
+    if is_computed:
+        tensors = [lowerer.as_weight(value, order)]
+        if bias is not None:
+            vector = lowerer.value(bias)
+            tensors.append(lowerer.as_weight(vector, vector.seen))
+        output = lowerer.apply_given(kind, [tensor], name, tensors).output
+    else:
+        output = lowerer.apply(kind, [tensor], name, weights).output
     return from_channels_last(output, node.shape, flat)
 
 
@@ -195,12 +206,59 @@ def _adaptive(lowerer: Lowerer, node: Node, shape: Shape, kind: str) -> Value:
     if all(a % b == 0 for b, a in zip(before, after, strict=True)):
         return _repeated(lowerer.value(node["self"]), before, after)
     if any(b % a for b, a in zip(before, after, strict=True)):
+        if kind == "average":
+            return _averaged(lowerer, node, before, after)
         raise Unsupported(
             f"it pools {list(before)} positions to {list(after)}, which do not divide them"
         )
     windows = [Windows(b, b // a, b // a, 0) for b, a in zip(before, after, strict=True)]
     tensor = channels_last(lowerer, lowerer.value(node["self"]))
     return _pooled(lowerer, node, tensor, kind, windows, shape)
+
+
+@lowers("adaptive_avg_pool3d")
+def adaptive_pool_3d(lowerer: Lowerer, node: Node) -> Value:
+    return _averaged(lowerer, node, node["self"].shape[-3:], node.shape[-3:])
+
+
+@lowers("avg_pool3d")
+def pool_3d(lowerer: Lowerer, node: Node) -> Value:
+    """Averages of windows, along each dimension by a product with a matrix."""
+    kernel = numbers(node["kernel_size"], 3)
+    stride = numbers(node["stride"], 3) if node["stride"] else kernel
+    padding = numbers(node["padding"], 3)
+    divisor, value = node.get("divisor_override"), lowerer.value(node["self"])
+    value, first = explicit(value, node["self"].shape), len(node.shape) - 3
+    for i in range(3):
+        size, count = node["self"].shape[first + i], node.shape[first + i]
+        windows = Windows(size, kernel[i], stride[i], padding[i])
+        if windows.count(node["ceil_mode"]) != count:
+            raise Unsupported("it pools to another number of positions than is known here")
+        starts = np.arange(count)[:, None] * stride[i] - padding[i]
+        inside = (np.arange(size) >= starts) & (np.arange(size) < starts + kernel[i])
+        sizes = windows.sizes(count, bool(node["count_include_pad"]))[:, None]
+        if divisor is not None:
+            sizes = np.full_like(sizes, divisor if i == 0 else 1)
+        if not np.array_equal(inside, np.eye(size)):
+            matrix = (inside / sizes).astype(np.float32)
+            value = multiplied(lowerer, node, value, first + i, matrix)
+    return value
+
+
+def _averaged(
+    lowerer: Lowerer, node: Node, before: tuple[int, ...], after: tuple[int, ...]
+) -> Value:
+    """Averages of windows of several sizes: along each dimension, products with a matrix."""
+    value, first = lowerer.value(node["self"]), len(node.shape) - len(before)
+    value = explicit(value, node["self"].shape)
+    for i, (size, count) in enumerate(zip(before, after, strict=True)):
+        numbers = np.arange(count)
+        starts, ends = numbers * size // count, -(-(numbers + 1) * size // count)
+        places = np.arange(size)
+        inside = (places >= starts[:, None]) & (places < ends[:, None])
+        matrix = (inside / (ends - starts)[:, None]).astype(np.float32)
+        value = multiplied(lowerer, node, value, first + i, matrix)
+    return value
 
 
 def _repeated(value: Value, before: tuple[int, ...], after: tuple[int, ...]) -> Value:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flexlegion.graph.initializers import Constant, Given, Initializer, Zeros
+from flexlegion.graph.initializers import Constant, Initializer, Zeros
 from flexlegion.graph.tensor import MAX_RANK, Tensor
-from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
+from flexlegion.importers.lower.base import Lowerer, Unsupported, first_values, lowers
 from flexlegion.importers.lower.elementwise import apply
 from flexlegion.importers.lower.products import WEIGHTS
 from flexlegion.importers.program import SAMPLES, Node
@@ -42,8 +42,9 @@ def batch_norm(lowerer: Lowerer, node: Node) -> Value:
     momentum = float(node["momentum"]) if running else 0.0
     moments = add_moments(lowerer.model.graph, tensor, momentum, name, running)
     for source, weight in zip((mean, variance), moments.weights, strict=False):
-        weight.initializer = Given(np.asarray(source.value, np.float32))
-        lowerer.own(source, Layout(source.shape, (0,), source.shape), weight)
+        layout = Layout(source.shape, (0,), source.shape)
+        weight.initializer = first_values(source, layout)
+        lowerer.own(source, layout, weight)
     kind = BatchNorm(node["eps"], node.get("activation", "none"), *initial(gamma, beta))
     inputs = [tensor, moments.output]
     if node.get("residual") is not None:
@@ -217,7 +218,7 @@ def initial(gamma: Node | None, beta: Node | None) -> tuple[Initializer, Initial
 
 
 def _given(vector: Node) -> Initializer:
-    return Given(np.asarray(vector.value, np.float32))
+    return first_values(*_as_it_is(vector))
 
 
 def layouts(*vectors: Node | None) -> list[tuple[Node, Layout] | None]:

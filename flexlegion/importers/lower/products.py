@@ -10,7 +10,7 @@ import numpy as np
 from flexlegion.graph.initializers import Zeros
 from flexlegion.graph.tensor import MAX_RANK, Tensor
 from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
-from flexlegion.importers.program import SAMPLES, Node, Type
+from flexlegion.importers.program import SAMPLES, Array, Node, Type
 from flexlegion.importers.views import Axis, Run, Value, explicit, extent_of, plain, refined
 from flexlegion.ops.attention import MatMul
 from flexlegion.ops.dense import Dense
@@ -39,13 +39,42 @@ def matmul(lowerer: Lowerer, node: Node) -> Value:
     """A product of samples' matrices; a dense layer where the second factor is a weight."""
     left = lowerer.value(node["self"])
     right = lowerer.value(node.get("other", node.get("mat2")))
-    if isinstance(right.source, Node) and right.source.op in WEIGHTS and len(right.seen) == 2:
+    if _is_weight(right, 2):
         return _dense(lowerer, node, left, right.with_seen(reversed(right.seen)), None)
-    if len(left.seen) != len(right.seen):
-        raise Unsupported("its factors have different numbers of dimensions")
+    if _is_weight(right, 1):
+        product = _dense(lowerer, node, left, right.with_seen(((), *right.seen)), None)
+        return product.with_seen(product.seen[:-1])
+    if _is_weight(left, 2) and len(right.seen) > 2:  # the transposed product of what is transposed
+        product = _dense(lowerer, node, _turned(right), left, None)
+        return _turned(product)
+    if min(len(left.seen), len(right.seen)) < 2:
+        raise Unsupported("one of its factors is a vector of each sample's")
+    rank = max(len(left.seen), len(right.seen))
+    left, right = (v.with_seen(((),) * (rank - len(v.seen)) + v.seen) for v in (left, right))
     shapes = ((*node.shape[:-2], *factor.shape[-2:]) for factor in node.inputs)
     left, right = map(lowerer.with_samples, (left, right), shapes)
     return _products(lowerer, node, left, right)
+
+
+def product(lowerer: Lowerer, node: Node, left: Value, right: Value) -> Value:
+    """A product of each sample's matrices (n, ..., i, k) and (n, ..., k, j)."""
+    return _products(lowerer, node, left, right)
+
+
+def by_kernel(lowerer: Lowerer, node: Node, x: Value, kernel: Value) -> Value:
+    """A dense layer without a bias: x (..., in) by a weight that is seen as (out, in)."""
+    return _dense(lowerer, node, x, kernel, None)
+
+
+def _is_weight(value: Value, rank: int) -> bool:
+    """Whether a factor is a matrix or vector without samples: a parameter, or computed of some."""
+    has_samples = any(axis.extent % SAMPLES == 0 for run in value.seen for axis in run)
+    return len(value.seen) == rank and not has_samples
+
+
+def _turned(value: Value) -> Value:
+    """With the last two dimensions exchanged."""
+    return value.with_seen((*value.seen[:-2], value.seen[-1], value.seen[-2]))
 
 
 @lowers("cumsum")
@@ -58,8 +87,9 @@ def cumsum(lowerer: Lowerer, node: Node) -> Value:
     extent = node.shape[d] if node.shape else 1
     if extent % SAMPLES == 0:
         raise Unsupported("it adds up samples")
-    if not node.type.is_float or not source.type.is_float:
-        raise Unsupported("it adds up whole numbers, or truth values")
+    real = node.type.is_float and source.type.is_float
+    if not real and not node.get("counts"):
+        raise Unsupported("it adds up whole numbers other than truth values")
     if extent > _MOST_SUMS:
         raise Unsupported(f"it adds up {extent} positions; {_MOST_SUMS} are the most that can be")
     value = explicit(lowerer.value(source), source.shape)
@@ -67,24 +97,24 @@ def cumsum(lowerer: Lowerer, node: Node) -> Value:
     if extent == 1 and not exclusive:
         return value
     triangle = np.tri(extent, k=-int(exclusive), dtype=np.float32)
-    triangle = triangle.T if reverse else triangle
-    kernel = Node("constant", {}, Type(triangle.shape, "float32"), node.path, value=triangle)
+    return multiplied(lowerer, node, value, d, triangle.T if reverse else triangle)
+
+
+def multiplied(lowerer: Lowerer, node: Node, value: Value, d: int, matrix: Array) -> Value:
+    """A product along one dimension with a constant matrix (out, in): a dense layer."""
+    kernel = Node("constant", {}, Type(matrix.shape, "float32"), node.path, value=matrix)
     others = (*value.seen[:d], *value.seen[d + 1 :])
-    sums = _dense(
-        lowerer,
-        node,
-        value.with_seen((*others, value.seen[d])),
-        plain(kernel, triangle.shape),
-        None,
-    )
+    x = value.with_seen((*others, value.seen[d]))
+    sums = _dense(lowerer, node, x, plain(kernel, matrix.shape), None)
     return sums.with_seen((*sums.seen[:d], sums.seen[-1], *sums.seen[d:-1]))
 
 
 def _dense(lowerer: Lowerer, node: Node, x: Value, kernel: Value, bias: Node | None) -> Value:
     """x (..., in) by a weight that is seen as (out, in)."""
     source = kernel.source
-    if not isinstance(source, Node) or source.op not in WEIGHTS:
-        raise Unsupported("its weight is computed, not a parameter")
+    is_computed = not isinstance(source, Node) or source.op not in WEIGHTS
+    if isinstance(source, Node):
+        is_computed |= _is_read_as_tensor(source, lowerer.users)
     if any(axis.repeated for run in kernel.seen for axis in run):
         raise Unsupported("its weight is expanded")
     x = _with_repeated_channels(lowerer, lowerer.in_graph(x))
@@ -95,8 +125,19 @@ def _dense(lowerer: Lowerer, node: Node, x: Value, kernel: Value, bias: Node | N
     columns = dict(zip(x.seen[-1], kernel.seen[-1], strict=True)) if x.seen[-1] else {}
     tensor, outer, inner = _channels_last(lowerer, x)
     out = kernel.seen[0]
-    given, layout = lowerer.weight(source, (out, tuple(columns[a] for a in inner)), kernel)
+    rows = (out, tuple(columns[a] for a in inner))
     biased = _is_vector(lowerer, bias)
+    units = (Axis(extent_of(out)),) if extent_of(out) > 1 else ()
+    if is_computed:
+        kind = Dense(max(extent_of(out), 1), biased, node.get("activation", "none"))
+        tensors = [lowerer.as_weight(kernel, rows)]
+        if biased:
+            vector = lowerer.value(bias)
+            tensors.append(lowerer.as_weight(vector, vector.seen))
+        output = lowerer.apply_given(kind, [tensor], lowerer.name(node), tensors).output
+        result = Value(output, (*outer, units), (*x.seen[:-1], units))
+        return result if biased else _with_bias(lowerer, node, result, bias)
+    given, layout = lowerer.weight(source, rows, kernel)
     kind = Dense(max(extent_of(out), 1), biased, node.get("activation", "none"), given, Zeros())
     weights = [(source, layout)]
     if biased:
@@ -106,12 +147,29 @@ def _dense(lowerer: Lowerer, node: Node, x: Value, kernel: Value, bias: Node | N
         kind = replace(kind, bias_initializer=values)
         weights.append((vector.source, bias_layout))
     operator = lowerer.apply(kind, [tensor], lowerer.name(node), weights)
-    units = (Axis(kind.units),) if kind.units > 1 else ()
     result = Value(operator.output, (*outer, units), (*x.seen[:-1], units))
-    if bias is None or biased:
-        return result
+    return result if biased else _with_bias(lowerer, node, result, bias)
+
+
+def _is_read_as_tensor(node: Node, users: dict[Node, list[Node]]) -> bool:
+    """Whether others compute with a parameter, which a layer's own weight could not be then."""
+    for user in users.get(node, ()):
+        is_turned = user.op in ("t", "transpose", "permute") and _is_read_as_tensor(user, users)
+        is_factor = user.op in ("matmul", "mm", "bmm") and user["self"] is node
+        if is_turned or is_factor or user.op in _OPERATIONS:
+            return True
+    return False
+
+
+_OPERATIONS = ("expression", "sum", "mean", "amax", "softmax", "log_softmax", "cat", "stack")
+
+
+def _with_bias(lowerer: Lowerer, node: Node, result: Value, bias: Node | None) -> Value:
+    """With what is no layer's own bias: it is added, and the activation is taken of the sum."""
     from flexlegion.importers.lower.elementwise import apply
 
+    if bias is None:
+        return result
     operands = [result, lowerer.value(bias)]
     return apply(lowerer, "(x0 + x1)", operands, lowerer.name(node, suffix="bias"))
 

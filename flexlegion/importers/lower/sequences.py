@@ -7,13 +7,13 @@ from typing import Literal
 import numpy as np
 
 from flexlegion.graph.graph import Operator
-from flexlegion.graph.initializers import Given
+from flexlegion.graph.initializers import Initializer, Later, Zeros
 from flexlegion.graph.tensor import Tensor
-from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
+from flexlegion.importers.lower.base import Lowerer, Unsupported, first_values, lowers
 from flexlegion.importers.lower.elementwise import align_parts
 from flexlegion.importers.lower.products import WEIGHTS
-from flexlegion.importers.program import SAMPLES, Node
-from flexlegion.importers.views import Axis, Value, plain, runs_of
+from flexlegion.importers.program import SAMPLES, Node, Type, known
+from flexlegion.importers.views import Axis, Value, explicit, plain, runs_of
 from flexlegion.layers.origin import Layout
 from flexlegion.ops.embedding import Embedding
 from flexlegion.ops.gru import GRU
@@ -32,8 +32,39 @@ def embedding(lowerer: Lowerer, node: Node) -> Value:
         raise Unsupported("its gradient is scaled by frequency, or sparse")
     if tokens.op == "constant":
         return rows_of(lowerer, node, table, tokens)
-    rows = _looked_up(lowerer, node, table, lowerer.in_graph(lowerer.value(tokens)))
+    value = lowerer.in_graph(lowerer.value(tokens))
+    if value.source.dtype != "int32":
+        return _by_computed(lowerer, node, table, tokens)
+    rows = _looked_up(lowerer, node, table, value)
     return rows.with_seen((rows.seen[0], *rows.seen[2:])) if node.get("picked") else rows
+
+
+def _by_computed(lowerer: Lowerer, node: Node, table: Node, tokens: Node) -> Value:
+    """Rows by numbers that are computed, as positions among what is no padding.
+
+    A number is compared with all rows' numbers; the row is a product of these ones and zeros with
+    the table. A number that names no row gives zeros; PyTorch raises an error then.
+    """
+    from flexlegion.importers.lower.elementwise import apply
+    from flexlegion.importers.lower.products import by_kernel
+
+    rows = table.shape[0]
+    numbers = np.arange(rows, dtype=np.float32)
+    every = Node("constant", {}, Type((rows,), "float32"), node.path, value=numbers)
+    value = explicit(lowerer.value(tokens), tokens.shape)
+    value = value.with_seen((*value.seen, ()))
+    name = lowerer.name(node, suffix="is")
+    chosen = apply(lowerer, "(x0 == x1)", [value, plain(every, (rows,))], name)
+    kernel = lowerer.value(table)
+    padding = _padding(node)
+    if padding >= 0:  # whose row has no gradient
+        trained = np.ones((rows, 1), np.float32)
+        trained[padding] = 0
+        mask = Node("constant", {}, Type((rows, 1), "float32"), node.path, value=trained)
+        formula = "where((x1 > 0.0), x0, detach(x0))"
+        name = lowerer.name(node, suffix="table")
+        kernel = apply(lowerer, formula, [kernel, plain(mask, (rows, 1))], name)
+    return by_kernel(lowerer, node, chosen, kernel.with_seen(reversed(kernel.seen)))
 
 
 def rows_of(lowerer: Lowerer, node: Node, table: Node, tokens: Node) -> Value:
@@ -41,6 +72,8 @@ def rows_of(lowerer: Lowerer, node: Node, table: Node, tokens: Node) -> Value:
     if table.op not in WEIGHTS:
         raise Unsupported("it gathers rows of a value that is computed")
     assert tokens.value is not None
+    if isinstance(tokens.value, Later):
+        return _looked_up(lowerer, node, table, plain(tokens, tokens.value.shape))
     numbers = tokens.value.reshape(-1)
     if _padding(node) in numbers:  # whose row has no gradient
         return _looked_up(lowerer, node, table, plain(tokens, tokens.value.shape))
@@ -78,10 +111,9 @@ def _looked_up(lowerer: Lowerer, node: Node, table: Node, tokens: Value) -> Valu
     if tensor.dtype != "int32":
         raise Unsupported("its tokens are computed")
     rows, units = table.shape
-    values = np.asarray(table.value, np.float32)
     layout = Layout(table.shape, tuple(range(len(table.shape))), table.shape)
     start, count = node.get("start", 0), node.get("steps", tensor.shape[1])
-    kind = Embedding(rows, units, start, count, _padding(node), Given(values))
+    kind = Embedding(rows, units, start, count, _padding(node), first_values(table, layout))
     operator = lowerer.apply(kind, [tensor], lowerer.name(node), [(table, layout)])
     channels = (Axis(units),) if units > 1 else ()
     seen = tokens.seen
@@ -107,11 +139,11 @@ def embedding_bag(lowerer: Lowerer, node: Node) -> tuple[Value, ...]:
     extents = tokens.shape
     size = extents[0] // SAMPLES if len(extents) == 1 and extents[0] % SAMPLES == 0 else 0
     size = node.get("steps", size)
-    counts = offsets.op == "constant" and offsets.value is not None
+    counts = offsets.op == "constant"
     if (
         not size
         or not counts
-        or not np.array_equal(offsets.value.reshape(-1), size * np.arange(offsets.value.size))
+        or not np.array_equal(known(offsets).reshape(-1), size * np.arange(known(offsets).size))
     ):
         raise Unsupported("its bags are of different sizes")
     if node["weight"].op not in WEIGHTS:
@@ -167,7 +199,7 @@ def recurrent(lowerer: Lowerer, node: Node) -> tuple[Value, ...]:
         raise Unsupported("its sequences are packed")
     value = lowerer.value(node["input"])
     first = node["hx"] if isinstance(node["hx"], list | tuple) else [node["hx"]]
-    if any(s.op != "constant" or s.value is None or s.value.any() for s in first):
+    if any(s.op != "constant" or known(s).any() for s in first):
         raise Unsupported("it begins with a state other than zeros")
     directions = 2 if node["bidirectional"] else 1
     each = 4 if node["has_biases"] else 2
@@ -212,7 +244,8 @@ def _cell(
 ) -> Operator:
     """One layer in one direction; its gates, the rows of PyTorch's weights, lie within a unit's."""
     hidden, gates = group[1].shape[1], _CELLS[op][0]
-    weights, initial = [], []
+    weights: list[tuple[Node, Layout] | None] = []
+    initial: list[Initializer] = []
     for source in group:
         if source.op not in WEIGHTS or source.value is None:
             raise Unsupported("its weights are computed, not parameters")
@@ -220,9 +253,10 @@ def _cell(
         order = tuple(range(2 + len(rest)))
         layout = Layout((gates, hidden, *rest), (1, 0, *order[2:]), (hidden, gates, *rest))
         weights.append((source, layout))
-        initial.append(Given(layout.of(np.asarray(source.value, np.float32))))
-    if len(group) == 2:
-        raise Unsupported("it has no biases")
+        initial.append(first_values(source, layout))
+    if len(group) == 2:  # constants, which nothing trains
+        weights += [None, None]
+        initial += [Zeros(), Zeros()]
     kind: LSTM | GRU
     kernel, recurrent, bias, recurrent_bias = initial
     if op == "lstm":

@@ -11,8 +11,8 @@ from flexlegion.graph.tensor import MAX_RANK
 from flexlegion.importers.lower.base import Lowerer, Result, Unsupported, lowers
 from flexlegion.importers.lower.gathering import alone, changed, gathered
 from flexlegion.importers.lower.products import WEIGHTS
-from flexlegion.importers.program import SAMPLES, Node, Type
-from flexlegion.importers.views import Axis, Value, explicit, extent_of, permuted
+from flexlegion.importers.program import SAMPLES, Node, Type, known
+from flexlegion.importers.views import Axis, Value, explicit, extent_of, permuted, plain
 from flexlegion.ops.merge import Concat
 from flexlegion.ops.shape import Slice
 
@@ -173,7 +173,7 @@ def index(lowerer: Lowerer, node: Node) -> Value:
     dims = [d for d, i in enumerate(indices) if i is not None]
     arrays = [indices[d] for d in dims]
     if any(i.op != "constant" for i in arrays):
-        raise Unsupported("it reads elements whose place depends on the data")
+        return _of_each_sample(lowerer, node, value, dims, arrays)
     if dims != list(range(len(dims))):
         return gathered(lowerer, node, value, source.shape, dims, arrays)
     rank = max(len(i.shape) for i in arrays)
@@ -191,23 +191,53 @@ def index(lowerer: Lowerer, node: Node) -> Value:
     return value.with_seen([*seen, *value.seen[len(dims) :]])
 
 
+def _of_each_sample(
+    lowerer: Lowerer, node: Node, value: Value, dims: list[int], arrays: list[Node]
+) -> Value:
+    """Of each sample one position, by its number: a product with a one among zeros.
+
+    A number below 0 counts from the end.
+    """
+    from flexlegion.importers.lower.elementwise import apply
+    from flexlegion.importers.lower.products import product
+
+    source, counted = node["self"], arrays[0]
+    every = counted.op == "constant" and counted.shape == (SAMPLES,) and dims == [0, 1]
+    if not every or arrays[1].shape != (SAMPLES,) or len(source.shape) < 3:
+        raise Unsupported("it reads elements whose place depends on the data")
+    samples = known(counted).reshape(-1)
+    if not np.array_equal(samples, np.arange(len(samples))) or not source.type.is_float:
+        raise Unsupported("it reads elements whose place depends on the data")
+    count = source.shape[1]
+    places = np.arange(count, dtype=np.float32)
+    constant = Node("constant", {}, Type(places.shape, "float32"), node.path, value=places)
+    number = lowerer.value(arrays[1])
+    formula = f"(where((x0 < 0.0), (x0 + {float(count)}), x0) == x1)"
+    operands = [number.with_seen((*number.seen, ())), plain(constant, places.shape)]
+    chosen = apply(lowerer, formula, operands, lowerer.name(node, suffix="is"))
+    chosen = chosen.with_seen((chosen.seen[0], (), chosen.seen[1]))
+    rest = tuple(axis for run in value.seen[2:] for axis in run)
+    rows = value.with_seen((value.seen[0], value.seen[1], rest))
+    flat = product(lowerer, node, chosen, rows)
+    result = flat.with_seen((flat.seen[0], flat.seen[2]))
+    return lowerer.reshaped(result, node.shape)
+
+
 @lowers("index_select")
 def index_select(lowerer: Lowerer, node: Node) -> Result:
     """Indexing along one dimension, which is kept where its index is a single number."""
     d, places = node["dim"] % len(node.shape), node["index"]
     if places.op == "constant" and not places.shape:
-        assert places.value is not None
-        places = replace(places, type=Type((1,), places.type.dtype), value=places.value.reshape(1))
+        places = replace(places, type=Type((1,), places.type.dtype), value=known(places).reshape(1))
     args = {"self": node["self"], "indices": [*[None] * d, places]}
     return index(lowerer, replace(node, op="index", args=args))
 
 
 def _counting(node: Node, extent: int) -> int | None:
     """The dimension, counted from the end, along which an index counts 0, 1, ...; None if none."""
-    assert node.value is not None
+    array = known(node)
     if extent == 1:
-        return 1 if not node.value.any() else None
-    array = node.value
+        return 1 if not array.any() else None
     long = [d for d, e in enumerate(array.shape) if e > 1]
     if len(long) != 1 or node.shape[long[0]] != extent:
         return None

@@ -10,20 +10,26 @@ from flexlegion.importers.passes.expressions import as_expressions, fuse_express
 from flexlegion.importers.passes.identities import drop_identities
 from flexlegion.importers.passes.masks import additive_masks, simplify_masks
 from flexlegion.importers.passes.moments import decompose_variances
-from flexlegion.importers.passes.norms import decompose_lengths, recognise_rms_norm
+from flexlegion.importers.passes.norms import (
+    apply_computed_vectors,
+    decompose_lengths,
+    recognise_rms_norm,
+)
 from flexlegion.importers.passes.parts import part_parameters
 from flexlegion.importers.passes.rotary import recognise_rotary
-from flexlegion.importers.passes.tokens import look_up_parts
+from flexlegion.importers.passes.tokens import look_up_parts, mark_counts
 from flexlegion.importers.passes.top_k import recognise_top_k
 from flexlegion.importers.program import Pass, Program
 
 PASSES: tuple[Pass, ...] = (
+    mark_counts,
     drop_identities,
     part_parameters,
     look_up_parts,
     simplify_masks,
     recognise_drop_path,
     recognise_rms_norm,
+    apply_computed_vectors,
     decompose_lengths,
     decompose_variances,
     recognise_rotary,

@@ -23,12 +23,33 @@ _UNARY = {
     "square": "square", "neg": "neg", "abs": "abs", "sin": "sin", "cos": "cos", "erf": "erf",
     "reciprocal": "reciprocal", "relu6": "relu6", "log1p": "log1p", "expm1": "expm1",
     "detach": "detach", "mish": "mish", "log_sigmoid": "log_sigmoid", "sign": "sign",
-    "floor": "floor", "ceil": "ceil",
+    "floor": "floor", "ceil": "ceil", "sgn": "sign", "special_expit": "sigmoid",
+    "special_erf": "erf", "special_expm1": "expm1", "special_log1p": "log1p",
+}  # fmt: skip
+# Functions that are formulas of those; where one has branches, none divides by zero in the other.
+_FORMULAS = {
+    "tan": "(sin(a) / cos(a))", "sinh": "(0.5 * (expm1(a) - expm1(-a)))",
+    "cosh": "(0.5 * (exp(a) + exp(-a)))", "erfc": "(1.0 - erf(a))",
+    "asinh": "where((a < 0.0), -log1p(-a + a * a / (1.0 + sqrt(1.0 + a * a))), "
+    "log1p(a + a * a / (1.0 + sqrt(1.0 + a * a))))",
+    "atanh": "(0.5 * (log1p(a) - log1p(-a)))", "acosh": "log(a + sqrt(a * a - 1.0))",
+    "log2": "(log(a) * 1.4426950408889634)", "log10": "(log(a) * 0.4342944819032518)",
+    "exp2": "exp(a * 0.6931471805599453)", "special_exp2": "exp(a * 0.6931471805599453)",
+    "rad2deg": "(a * 57.29577951308232)", "deg2rad": "(a * 0.017453292519943295)",
+    "trunc": "where((a < 0.0), ceil(a), floor(a))", "fix": "where((a < 0.0), ceil(a), floor(a))",
+    "frac": "(a - where((a < 0.0), ceil(a), floor(a)))", "positive": "a",
+    "sinc": "where((a == 0.0), 1.0, sin(3.141592653589793 * a) / "
+    "(3.141592653589793 * where((a == 0.0), 1.0, a)))",
 }  # fmt: skip
 _BINARY = {
     "maximum": "maximum(a, b)", "minimum": "minimum(a, b)", "mul": "(a * b)", "div": "(a / b)",
     "eq": "(a == b)", "ne": "(a != b)", "lt": "(a < b)", "le": "(a <= b)", "gt": "(a > b)",
-    "ge": "(a >= b)",
+    "ge": "(a >= b)", "hypot": "sqrt(a * a + b * b)",
+    "logaddexp": "(maximum(a, b) + log1p(exp(-abs(a - b))))",
+    "logaddexp2": "(maximum(a, b) + 1.4426950408889634 * "
+    "log1p(exp(-0.6931471805599453 * abs(a - b))))",
+    "xlogy": "where(((a == 0.0) * (b <= 0.0)), 0.0, "
+    "(a * log(where(((a == 0.0) * (b <= 0.0)), 1.0, b))))",
 }  # fmt: skip
 _COMPARED = ("eq", "ne", "lt", "le", "gt", "ge")
 _LOGIC = {"and": "(a * b)", "or": "maximum(a, b)", "xor": "(a != b)"}
@@ -61,7 +82,11 @@ def as_expressions(program: Program) -> None:
 
 
 def _check_exact(node: Node, number: Any) -> None:
-    """Refuse whole numbers that are rounded here: formulas compute in single precision."""
+    """Refuse whole numbers that are rounded here: formulas compute in single precision; and NaN."""
+    if isinstance(number, float) and math.isnan(number):
+        raise UserError(
+            f"'{node.op}'{at(node.path)} computes with a constant that is no number (NaN)"
+        )
     whole = isinstance(number, int) and float(np.float32(number)) != number
     if whole and any(not source.type.is_float for source in node.inputs):
         raise UserError(
@@ -138,6 +163,8 @@ def _formula(node: Node) -> Formula | None:
     a = node.get("self")
     if op in _UNARY:
         return f"{_UNARY[op]}(a)", {"a": a}
+    if op in _FORMULAS and node.type.is_float:
+        return _FORMULAS[op], {"a": a}
     if op in _BINARY:
         if op == "div" and node.get("rounding_mode") is not None:
             return None
@@ -247,6 +274,58 @@ def _softshrink(node: Node) -> Formula:
     return f"where((abs(a) <= {bound}), 0.0, (a - {bound} * sign(a)))", {"a": node["self"]}
 
 
+def _round(node: Node) -> Formula | None:
+    """To the nearest whole number; halves to the even one."""
+    if node.get("decimals", 0):
+        return None
+    even = "(0.5 * floor(a) == floor(0.5 * floor(a)))"
+    below = f"((a - floor(a) < 0.5) + (a - floor(a) == 0.5) * {even})"
+    return f"where(({below} > 0.0), floor(a), (1.0 + floor(a)))", {"a": node["self"]}
+
+
+def _remainder(toward: str) -> Callable[[Node], Formula | None]:
+    """By a power of two, so that the quotient is exact."""
+
+    def formula(node: Node) -> Formula | None:
+        number = constant_of(node["other"])
+        if number is None or number.size != 1 or not node.type.is_float:
+            return None
+        by = float(number.reshape(-1)[0])
+        if not math.isfinite(by) or abs(math.frexp(by)[0]) != 0.5:
+            return None
+        quotient = f"(a * {_number(1 / by)})"
+        whole = f"floor({quotient})"
+        if toward == "zero":
+            whole = f"where(({quotient} < 0.0), ceil({quotient}), {whole})"
+        return f"(a - {_number(by)} * {whole})", {"a": node["self"]}
+
+    return formula
+
+
+def _rrelu(node: Node) -> Formula | None:
+    """In evaluation mode, with the mean of the slopes that are drawn in training."""
+    if node["training"]:
+        return None
+    slope = _number((float(node["lower"]) + float(node["upper"])) / 2)
+    return f"where((a > 0.0), a, ({slope} * a))", {"a": node["self"]}
+
+
+def _nan_to_num(node: Node) -> Formula:
+    largest = float(np.finfo(np.float32).max)
+    above, below = node.get("posinf"), node.get("neginf")
+    high = _number(largest if above is None else float(above))
+    low = _number(-largest if below is None else float(below))
+    missing = _number(float(node.get("nan") or 0.0))
+    text = f"where((a > {_number(largest)}), {high}, where((a < {_number(-largest)}), {low}, a))"
+    return f"where((a != a), {missing}, {text})", {"a": node["self"]}
+
+
+def _root(node: Node) -> Formula:
+    """A root of a sum of powers, whose slope at 0 is 0, as PyTorch's norms have it."""
+    text = f"where((a == 0.0), 0.0, (where((a == 0.0), 1.0, a) ** {_number(1 / node['power'])}))"
+    return text, {"a": node["self"]}
+
+
 def _threshold(node: Node) -> Formula:
     bound, value = (_number(float(node[name])) for name in ("threshold", "value"))
     return f"where((a <= {bound}), {value}, a)", {"a": node["self"]}
@@ -291,5 +370,7 @@ _SPECIAL: dict[str, Callable[[Node], Formula | None]] = {
     "hardtanh": _hardtanh, "leaky_relu": _leaky_relu, "elu": _elu, "softplus": _softplus,
     "celu": _celu, "hardshrink": _hardshrink, "softshrink": _softshrink, "isnan": _isnan,
     "threshold": _threshold, "addcmul": _added("*"), "addcdiv": _added("/"), "lerp": _lerp,
-    "length": _length, "to": _converted, "_to_copy": _converted, "type_as": _converted,
+    "round": _round, "remainder": _remainder("below"), "fmod": _remainder("zero"),
+    "rrelu": _rrelu, "nan_to_num": _nan_to_num, "root": _root,
+    "length": _length, "to": _converted, "to_copy": _converted, "type_as": _converted,
 }  # fmt: skip

@@ -27,6 +27,12 @@ def simplify_masks(program: Program) -> None:
 
 def _simplified(node: Node) -> Any:
     """What a node comes to, where its mask is constant."""
+    if node.op == "gather":  # whatever the places are, where all elements are the same
+        array = constant_of(node["self"])
+        if array is not None and array.size and (array == array.reshape(-1)[0]).all():
+            node.op, node.args = "constant", {}
+            node.value = np.full((1,) * len(node.shape), array.reshape(-1)[0], array.dtype)
+        return None
     if node.op in ("__and__", "logical_and", "bitwise_and") and node.type.dtype == "bool":
         a, b = node["self"], node["other"]
         return b if _all(a, True) else a if _all(b, True) else None
@@ -57,40 +63,36 @@ def additive_masks(program: Program) -> None:
     Minus infinity forbids a key: a query without any other attends to nothing, as in PyTorch.
     """
     nodes: list[Node] = []
-    made: dict[Node, Node] = {}
+    made: dict[Any, Node | str] = {}  # once for all layers that share a mask
     for node in program.nodes:
-        if node.op == "scaled_dot_product_attention":
-            _mask_of(node, made, nodes)
+        if node.op == "scaled_dot_product_attention" and isinstance(node["attn_mask"], Node):
+            mask = _unexpanded(node["attn_mask"])
+            key = (mask, node["query"].shape[2], node["key"].shape[2])
+            if key not in made:
+                bias = made[key] = _bias_of(mask, node)
+                if isinstance(bias, Node) and bias is not mask:
+                    nodes.append(bias)
+            found = made[key]
+            causal = {"attn_mask": None, "is_causal": found == "causal"}
+            node.args |= {"attn_mask": found} if isinstance(found, Node) else causal
         nodes.append(node)
     program.nodes = nodes
 
 
-def _mask_of(node: Node, made: dict[Node, Node], nodes: list[Node]) -> None:
-    mask = node["attn_mask"]
-    if not isinstance(mask, Node):
-        return
-    mask = _unexpanded(mask)
+def _bias_of(mask: Node, node: Node) -> Node | str:
+    """What is added to the scores of a node for a mask; or "none" or "causal"."""
     array = constant_of(mask)
     if array is not None:
         kind = _kind_of(array, node)
         if kind is not None:
-            node.args |= {"attn_mask": None, "is_causal": kind == "causal"}
-            return
+            return kind
         array = np.where(array, 0.0, -math.inf) if array.dtype == bool else array
         type_ = Type(mask.shape, "float32")
-        bias = Node("constant", {}, type_, node.path, value=array.astype(np.float32))
-    elif mask.type.dtype == "bool":
-        if mask not in made:
-            args = {"condition": mask, "self": 0.0, "other": -math.inf}
-            made[mask] = Node("where", args, Type(mask.shape, "float32"), mask.path or node.path)
-            nodes.append(made[mask])
-        node.args["attn_mask"] = made[mask]
-        return
-    else:
-        node.args["attn_mask"] = mask
-        return
-    node.args["attn_mask"] = bias
-    nodes.append(bias)
+        return Node("constant", {}, type_, node.path, value=array.astype(np.float32))
+    if mask.type.dtype == "bool":
+        args = {"condition": mask, "self": 0.0, "other": -math.inf}
+        return Node("where", args, Type(mask.shape, "float32"), mask.path or node.path)
+    return mask
 
 
 def _unexpanded(mask: Node) -> Node:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from flexlegion.importers.passes.matching import only, operands, scalar
 from flexlegion.importers.program import Node, Program
 
@@ -71,6 +73,8 @@ def decompose_lengths(program: Program) -> None:
             total = Node("sum", args, node.type, node.path)
             nodes += [squares, total]
             node.op, node.args = "length", {"self": total}
+        elif node.op in _LENGTHS:
+            nodes += _other_norm(node)
         nodes.append(node)
     program.nodes = nodes
     for node in program.nodes:
@@ -81,6 +85,51 @@ def decompose_lengths(program: Program) -> None:
             node.args = {"self": x, "sum": total, "epsilon": epsilon}
 
 
+def _other_norm(node: Node) -> list[Node]:
+    """The nodes before a norm of another order, which becomes the last step of them."""
+    power = scalar(node.get("ord", node.get("p")))
+    if power is None or not (power >= 1 or power == -math.inf):
+        return []
+    x, kept = node["self"], {"dim": node["dim"], "keepdim": node.get("keepdim", False)}
+    size = Node("abs", {"self": x}, x.type, node.path)
+    if math.isinf(power):
+        node.op, node.args = "amax" if power > 0 else "amin", {"self": size} | kept
+        return [size]
+    if power == 1:
+        node.op, node.args = "sum", {"self": size} | kept
+        return [size]
+    powers = Node("pow", {"self": size, "exponent": power}, x.type, node.path)
+    total = Node("sum", {"self": powers} | kept, node.type, node.path)
+    node.op, node.args = "root", {"self": total, "power": power}
+    return [size, powers, total]
+
+
+def apply_computed_vectors(program: Program) -> None:
+    """A normalisation's scale and shift that are computed: operations behind it."""
+    nodes: list[Node] = []
+    for node in program.nodes:
+        nodes.append(node)
+        names = [name for name in ("weight", "bias") if isinstance(node.get(name), Node)]
+        if node.op not in _NORMS or all(node[name].op in _HELD for name in names):
+            continue
+        alone = Node(node.op, dict(node.args), node.type, node.path, node.layer)
+        alone.args |= dict.fromkeys(names)
+        nodes.insert(-1, alone)
+        last = alone
+        for name in names:
+            vector = node[name]
+            op = "mul" if name == "weight" else "add"
+            step = {"self": last, "other": vector}
+            if name == names[-1]:
+                node.op, node.args = op, step
+            else:
+                last = Node(op, step, node.type, node.path, node.layer)
+                nodes.insert(-1, last)
+    program.nodes = nodes
+
+
+_NORMS = ("layer_norm", "rms_norm")
+_HELD = ("parameter", "buffer", "constant")
 _LENGTHS = ("linalg_vector_norm", "norm", "frobenius_norm")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flexlegion.graph.initializers import Later
 from flexlegion.importers.program import Node, Program, Type
 
 _CUTS = ("split", "split_with_sizes", "chunk", "tensor_split")
@@ -58,14 +59,20 @@ def _rows(user: Node, parameter: Node, users: dict[Node, list[Node]]) -> dict[No
 
 def _part(node: Node, rows: Rows) -> Node:
     start, stop = rows
-    assert node.value is not None
+    shape = (stop - start, *node.shape[1:])
+    value = node.value
+    if isinstance(value, Later):
+        value = value.then(shape, lambda array: array[start:stop])
+    else:
+        assert value is not None
+        value = value[start:stop]
     return Node(
         "parameter",
         {},
-        Type((stop - start, *node.shape[1:]), node.type.dtype),
+        Type(shape, node.type.dtype),
         node.path,
         name=node.name,
-        value=node.value[start:stop],
+        value=value,
         trainable=node.trainable,
         rows=(node.shape[0], start, stop),
     )

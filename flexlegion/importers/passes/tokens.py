@@ -7,6 +7,19 @@ from flexlegion.importers.program import Node, Program
 _VIEWS = ("view", "reshape", "flatten", "squeeze", "unsqueeze", "_unsafe_view", "contiguous")
 
 
+def mark_counts(program: Program) -> None:
+    """Note which sums are of truth values: single precision holds these whole numbers exactly."""
+    for node in program.nodes:
+        if node.op == "cumsum" and not node.type.is_float:
+            source = node["self"]
+            while source.op in _CONVERSIONS and source.type.dtype != "bool":
+                source = source["self"]
+            node.args["counts"] = source.type.dtype == "bool"
+
+
+_CONVERSIONS = ("to", "_to_copy", "type_as", "int", "long")
+
+
 def look_up_parts(program: Program) -> None:
     """Let embeddings read the input (n, steps) itself, and say which of its steps they want."""
     for node in program.nodes:
