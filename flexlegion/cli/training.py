@@ -30,9 +30,9 @@ from flexlegion.graph.fingerprint import difference
 from flexlegion.graph.graph import Graph, Operator
 from flexlegion.known_strategies import read_strategy
 from flexlegion.known_strategies.registry import strategy_names
+from flexlegion.model.model import Model
 from flexlegion.networks.network import Network
 from flexlegion.networks.references import HELP, load_model, target_of
-from flexlegion.model.model import Model
 from flexlegion.objective.losses import MeanSquaredError, losses_of
 from flexlegion.objective.schedules import (
     Schedule,
