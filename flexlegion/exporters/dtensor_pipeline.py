@@ -115,7 +115,7 @@ def in_pipeline(w: Weights, inputs: Mapping[str, Tensor], labels: Mapping[str, T
         w.groups, w.schedule = groups_of(w.stages), schedule_of(w)
     data = {}
     for name, value in {**inputs, **labels}.items():
-        form = share_of(w, name)
+        form = share_of(w, name, value)
         parts = form.parts(name, value, MICRO_BATCHES)
         data[keyword_of(name)] = torch.cat([form.taken(name, part) for part in parts])
     losses: list[Tensor] = []

@@ -134,7 +134,13 @@ def part(axes: Sequence[int], mesh: DeviceMesh) -> int:
 def given(w: Weights, name: str, value: Tensor) -> DTensor:
     """An input or labels on the devices: whole on each, or each device's own share."""
     form = FORMS[name]
-    return spread(w, form.of(form.samples // w.shares).taken(name, value))
+    its = form.sized(value) if MULTIPLE else form.of(form.samples // w.shares)
+    if MULTIPLE and its.samples * w.shares % MULTIPLE:
+        raise ValueError(
+            f"{name} has {its.samples * w.shares} samples, but the program takes a multiple of "
+            f"{MULTIPLE}"
+        )
+    return spread(w, its.taken(name, value))
 
 
 def spread(w: Weights, tensor: Tensor) -> DTensor:
@@ -206,6 +212,15 @@ class Form(NamedTuple):
             self.loose,
         )
 
+    def sized(self, value: Tensor, parts: int = 1) -> Form:
+        """The same for a part of as many samples as data have; as it is, if these are no data."""
+        before = math.prod(self.cut[: self.order[0]])
+        d = next(d for d in range(len(self.shape)) if math.prod(self.shape[:d]) == before)
+        each = parts * self.shape[d] // self.samples
+        if value.dim() <= d or value.shape[d] % each or not value.shape[d]:
+            return self
+        return self.of(value.shape[d] // each)
+
     def parts(self, name: str, value: Tensor, count: int) -> Sequence[Tensor]:
         """Data of so many batches, cut into these; `ValueError` if their shape is another one."""
         whole = self.of(count * self.samples)
@@ -219,6 +234,8 @@ class Form(NamedTuple):
 
     def made(self, tensor: DTensor) -> DTensor:
         """An output as the module has it."""
+        if self.stored[0] == self.samples != tensor.shape[0]:
+            return self.of(tensor.shape[0]).made(tensor)
         back = sorted(range(len(self.order)), key=self.order.__getitem__)
         places = tuple(tensor.placements)
         if self.cut != self.shape:
@@ -406,6 +423,7 @@ CLIP_NORM: float | None = None
 SIZES: tuple[int, ...] = ()
 AXES: tuple[str, ...] = ()
 SHARED: tuple[int, ...] = ()
+MULTIPLE: int = 0
 WEIGHTS: dict[str, Place] = {}
 FORMS: dict[str, Form] = {}
 SOURCES: dict[str, Source] = {}

@@ -158,8 +158,8 @@ def in_micro_batches(
         value = loss(w, forward(w, *inputs.values()), *labels.values())
         value.backward()
         return value.detach()
-    mine = [share_of(w, name).parts(name, x, MICRO_BATCHES) for name, x in inputs.items()]
-    its = [share_of(w, name).parts(name, x, MICRO_BATCHES) for name, x in labels.items()]
+    mine = [share_of(w, name, x).parts(name, x, MICRO_BATCHES) for name, x in inputs.items()]
+    its = [share_of(w, name, x).parts(name, x, MICRO_BATCHES) for name, x in labels.items()]
     total: Any = 0
     with adding_up(w):
         for number in range(MICRO_BATCHES):
@@ -171,10 +171,10 @@ def in_micro_batches(
     return torch.as_tensor(total)
 
 
-def share_of(w: Weights, name: str) -> Form:
+def share_of(w: Weights, name: str, value: Tensor) -> Form:
     """The form of what a process is given of an input in a micro-batch."""
     form = FORMS[name]
-    return form.of(form.samples // w.shares)
+    return form.sized(value, MICRO_BATCHES) if MULTIPLE else form.of(form.samples // w.shares)
 
 
 @contextlib.contextmanager
@@ -215,6 +215,7 @@ def reduce_gradient(w: Weights, name: str) -> None:
 
 # end
 # A plan has values of its own.
+MULTIPLE: int = 0
 AXES: tuple[str, ...] = ()
 SIZES: tuple[int, ...] = ()
 MICRO_BATCHES: int = 1

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import lcm
 
-from flexlegion.graph.graph import Graph
+from flexlegion.base.errors import UserError
+from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.tensor import Tensor
 from flexlegion.layers.arrangement import Arrangement, Form
 from flexlegion.objective.losses import losses_of
 from flexlegion.spmd.axes import Division
+from flexlegion.transforms.micro_batches import micro_batched
 
 
 def spelt_form(tensor: Tensor, form: Form) -> str:
@@ -31,3 +34,26 @@ def shared_axes(graph: Graph, divisions: Mapping[str, Division]) -> tuple[int, .
         its = divisions[op.name].dims
         found.append({axis for axis, dim in enumerate(its) if dim == 0})
     return tuple(sorted(set.intersection(*found))) if found else ()
+
+
+def multiple_of_samples(graph: Graph, divisions: Mapping[str, Division]) -> int:
+    """Of how many samples a micro-batch may have any multiple; 0: it has as many as it has.
+
+    Operators that compute each sample by itself compute any number of them. Where one needs all
+    samples of a batch together, or makes samples of what has none, their number is the graph's.
+    """
+    samples = graph.inputs[0].shape[0]
+    if samples == 1 or any(makes_samples(op, samples) for op in graph.operators):
+        return 0
+    if graph.micro_batches == 1:
+        try:
+            micro_batched(graph, (), samples)
+        except UserError:
+            return 0
+    return lcm(*(divisions[op.name].parts(0) for op in graph.operators))
+
+
+def makes_samples(op: Operator, samples: int) -> bool:
+    """Whether an operator has samples of what is the same for all of them."""
+    has = op.output.shape[0] == samples
+    return has and not any(x.kind != "weight" and x.shape[0] == samples for x in op.inputs)

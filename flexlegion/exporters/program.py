@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from flexlegion.exporters.arguments import attributes, looked_up_in
-from flexlegion.exporters.given import shared_axes, spelt_form
+from flexlegion.exporters.given import multiple_of_samples, shared_axes, spelt_form
 from flexlegion.exporters.pipelines import Pipeline
 from flexlegion.exporters.regions import Region, outside, regions
 from flexlegion.exporters.shards import WeightPlace
@@ -245,7 +245,18 @@ class Program:
             return text
         shared = shared_axes(self.graph, self.divisions)
         head = "# Along these axes of the mesh, devices may be given samples of their own."
-        return f"{text}\n{head}\nSHARED: tuple[int, ...] = {shared!r}"
+        multiple = self._multiple
+        many = f"a multiple of {multiple}" if multiple else f"{self.graph.inputs[0].shape[0]}"
+        return (
+            f"{text}\n{head}\nSHARED: tuple[int, ...] = {shared!r}\n"
+            f"MULTIPLE = {multiple}  # samples of a micro-batch are {many}"
+        )
+
+    @functools.cached_property
+    def _multiple(self) -> int:
+        """See `multiple_of_samples`."""
+        fixed = self._is_jax or self.pipeline is not None
+        return 0 if fixed else multiple_of_samples(self.graph, self.divisions)
 
     @functools.cached_property
     def _results(self) -> dict[str, Tensor]:
@@ -483,7 +494,8 @@ class Program:
                 extent if self._is_jax else extent // division.parts(d)
                 for d, extent in enumerate(shape)
             )
-            result["shape"] = repr(tile)
+            any_number = self._multiple and shape[0] == self.graph.inputs[0].shape[0]
+            result["shape"] = repr((-1, *tile[1:]) if any_number else tile)
             if isinstance(kind, Rearrange):
                 result["extents"] = repr(kind.extents_of(tile))
         if "low" in wanted:

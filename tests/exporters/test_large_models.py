@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from exported import (
+    Arrays,
     differences,
     give,
     loaded,
+    made_up,
     network_named,
     result,
     run,
     setting_of,
     text_of,
+    weights_of,
 )
 from torch import nn
 
@@ -270,6 +275,54 @@ def test_no_state_changes_twice() -> None:
     for region in regions(network.graph.operators, again):
         assert not (region.again and any(w.state for op in region.operators for w in op.weights))
     assert "again(" in text_of(network, 2, "data+again", "dtensor")
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A process that is all of them."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(("name", "parts"), [("gpt", 1), ("gpt", 2), ("lstms", 1)])
+def test_batches_of_other_sizes(name: str, parts: int, tmp_path: Path) -> None:
+    """Two halves of a batch have its gradients, as has the batch twice."""
+    network = network_named(name)
+    text = text_of(network, 1, "single", "dtensor", micro_batches=parts, optimizer=SGD)
+    (tmp_path / "plan.py").write_text(text)
+    plan = loaded(tmp_path / "plan.py")
+    weights = plan.Weights(weights_of(network))
+    given = [torch.from_numpy(its) for part in made_up(network) for its in part]
+
+    def gradients(*batches: Sequence[torch.Tensor]) -> Arrays:
+        weights.zero_grad()
+        losses = [float(plan.forward_backward(weights, *batch)) for batch in batches]
+        found = {f"{n} gradient": p.grad.full_tensor() for n, p in weights.named_parameters()}
+        mean = {n: (its / len(batches)).numpy() for n, its in found.items()}
+        return mean | {"loss": np.array(sum(losses) / len(losses))}
+
+    whole = gradients(given)
+    assert differences(gradients([x[:4] for x in given], [x[4:] for x in given]), whole) == []
+    assert differences(gradients([torch.cat([x, x]) for x in given]), whole) == []
+    if parts == 1:
+        output = plan.forward(weights, given[0][:2])[plan.OUTPUTS[0]]
+        assert output.shape == (2, *network.outputs[0].shape[1:])
+
+
+def test_samples_are_cut_evenly(tmp_path: Path) -> None:
+    """Six samples are not for four devices; a normalisation has the batch that it was made for."""
+    plans = []
+    for name in ("mlp", "convnet"):
+        (tmp_path / "plan.py").write_text(text_of(network_named(name), 4, "data", "dtensor"))
+        plans.append(loaded(tmp_path / "plan.py"))
+    assert [plan.MULTIPLE for plan in plans] == [4, 0]
+    alone = SimpleNamespace(shares=1)
+    with pytest.raises(ValueError, match=r"input_1 has 6 samples, but .* takes a multiple of 4"):
+        plans[0].given(alone, "input_1", torch.zeros(6, 12))
+    with pytest.raises(ValueError, match=r"has shape \[16, 8, 8, 4\], but .* takes \[8, 8, 8, 4\]"):
+        plans[1].given(alone, "input_1", torch.zeros(16, 8, 8, 4))
 
 
 @pytest.mark.parametrize("to", ["dtensor", "jax"])
