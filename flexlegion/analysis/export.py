@@ -12,8 +12,10 @@ from flexlegion.base.arguments import typed
 from flexlegion.base.errors import UserError
 from flexlegion.base.phase import phase
 from flexlegion.console.text import count, duration, names, table, wrapped
+from flexlegion.exporters.pipelines import Pipeline, pipeline_of
 from flexlegion.exporters.placed import ProgramMemory, program_memory
 from flexlegion.exporters.program import missing, program
+from flexlegion.exporters.shards import weight_places
 from flexlegion.exporters.space import check_training, divisions_of, target_of, within
 from flexlegion.exporters.spelling import comment
 from flexlegion.exporters.targets import Target
@@ -83,6 +85,8 @@ class Exported:
         The strategy's, as it was given.
     target : str
         "dtensor" or "jax".
+    pipeline : Pipeline or None
+        Its stages, if it has several.
     """
 
     text: str
@@ -95,6 +99,7 @@ class Exported:
     setting: Setting
     name: str
     target: str
+    pipeline: Pipeline | None = None
 
     @property
     def others(self) -> list[Tensor]:
@@ -124,6 +129,7 @@ class Exported:
             "given_time_ns": self.given_time_ns,
             "program_time_ns": self.program_time_ns,
             "memory_of_each_device": self.memory.facts(),
+            "pipeline": None if self.pipeline is None else self.pipeline.facts(),
             "replaced": [vars(each) for each in self.replaced],
             "others": [weight.name for weight in self.others],
         }
@@ -144,7 +150,7 @@ class Exported:
         lines[-1] = wrapped(lines[-1], MAX_WIDTH)
         needs = f"trained with {self.setting.network.training.optimizer.type}, {self.memory}"
         lines.append(wrapped(needs, MAX_WIDTH))
-        lines += _reminders(self.setting, self.target)
+        lines += _reminders(self.setting, self.target, self.pipeline)
         return "\n".join(lines)
 
     def _rows(self) -> list[tuple[str, ...]]:
@@ -204,33 +210,54 @@ def program_of(its: Given, to: str) -> Exported:
     phase("writing the program")
     setting, given = its.setting, its.strategy
     problem = setting.problem
+    network, graph = setting.network, problem.graph
     target = target_of(to, len(problem.devices))
-    check_training(setting.network.training, to)
-    if unknown_types := missing(problem.graph, target):
+    check_training(network.training, to)
+    if unknown_types := missing(graph, target):
         raise UserError(f"{to} has no function here for operators {', '.join(unknown_types)}")
-    done, reasons = within(problem, given, target)
+    stages = pipeline_of(problem, given, target.name)
+    pipeline = None if isinstance(stages, str) else stages
+    if pipeline is not None:
+        target = target_of(to, len(pipeline.stages[0]))
+    not_piped = stages if isinstance(stages, str) else None
+    done, reasons = within(problem, given, target, pipeline=pipeline, not_piped=not_piped)
     before = full(problem, given).iteration_time_ns
     replaced = _priced(problem, given, done, reasons, before)
     time = full(problem, done).iteration_time_ns if replaced else before
-    axes, divisions = joined(divisions_of(problem, done, target), target.axes)
+    axes, divisions = joined(divisions_of(problem, done, target, pipeline), target.axes)
     target = replace(target, axes=axes)
-    title = _title(setting, its.name, target, replaced)
-    origin = getattr(setting.network.model, "origin", None)
-    network = setting.network
+    title = _title(setting, its.name, target, replaced, pipeline)
+    origin = getattr(network.model, "origin", None)
+    sharding = {op.name: done[op.name].sharding for op in graph.operators}
+    shard_bytes = problem.granularity.shard_bytes
+    places = weight_places(graph, divisions, sharding, problem.optimizer_states, shard_bytes)
     text = program(
-        problem.graph,
+        graph,
         network.outputs,
         divisions,
+        done,
+        places,
         target,
         title,
         origin,
         network.training.precision,
         network.training.optimizer.clip_norm,
+        pipeline,
     )
-    memory = program_memory(problem, divisions, axes)
+    memory = program_memory(problem, divisions, done, axes, pipeline)
     as_program = time_as_program(setting, done, to)
     return Exported(
-        text, done, replaced, time, before, as_program, memory, setting, its.name, target.name
+        text,
+        done,
+        replaced,
+        time,
+        before,
+        as_program,
+        memory,
+        setting,
+        its.name,
+        target.name,
+        pipeline,
     )
 
 
@@ -264,25 +291,40 @@ def _words(operator: Operator, config: ParallelConfig) -> str:
     return ", ".join(split) or "whole"
 
 
-def _reminders(setting: Setting, target: str) -> list[str]:
+def _reminders(setting: Setting, target: str, pipeline: Pipeline | None) -> list[str]:
     """What users of a program have to know of how it trains."""
     network, lines = setting.network, []
+    call = "forward_backward" if target == "dtensor" else "value_and_grad"
+    if (number := network.training.micro_batches) > 1:
+        lines.append(f"{call} takes a whole batch, and brings it through in {number} micro-batches")
+    if pipeline is not None:
+        schedule = pipeline.schedule.removeprefix("Schedule")
+        lines.append(
+            f"micro-batches pass {len(pipeline.stages)} stages in PyTorch's order {schedule}; "
+            f"there is no forward pass but that of {call}"
+        )
     if network.training.precision != DEFAULT:
         lines.append(f"products are computed in {network.training.precision}")
     if (norm := network.training.optimizer.clip_norm) is not None:
         call = "clip(weights)" if target == "dtensor" else "clipped(gradients)"
         lines.append(f"gradients are clipped to the norm {norm:g} by {call}, before each step")
-    return lines
+    return [wrapped(line, MAX_WIDTH) for line in lines]
 
 
-def _title(setting: Setting, name: str, target: Target, replaced: tuple[Replaced, ...]) -> str:
+def _title(
+    setting: Setting,
+    name: str,
+    target: Target,
+    replaced: tuple[Replaced, ...],
+    pipeline: Pipeline | None,
+) -> str:
     what = {"dtensor": "PyTorch's DTensor", "jax": "JAX"}[target.name]
-    devices = count(target.axes.devices, "device")
+    devices = count(len(setting.problem.devices), "device")
     lines = [f"Strategy {name} of {setting.network} for {what}, on {devices}."]
-    if reminders := _reminders(setting, target.name):
+    if reminders := _reminders(setting, target.name, pipeline):
         lines += ["", *(f"{line[0].upper()}{line[1:]}." for line in reminders)]
     if replaced:
         lines += ["", "Otherwise than the strategy says are divided:", ""]
         lines += [f"- {', '.join(r.operators)} ({r.reason}): {r.instead}" for r in replaced]
         lines.append("")
-    return "\n".join(map(comment, lines))
+    return "\n".join(map(comment, "\n".join(lines).split("\n")))

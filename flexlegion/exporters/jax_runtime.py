@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
@@ -26,14 +27,16 @@ class Operand(NamedTuple):
     tensor: Array
     spec: Spec
     once: tuple[str, ...]
+    gathered: bool
 
 
-def read(tensor: Array, spec: Spec, once: tuple[str, ...] = ()) -> Operand:
+def read(tensor: Array, spec: Spec, once: tuple[str, ...] = (), gathered: bool = False) -> Operand:
     """An operand: where it has to lie, by its dimensions.
 
-    Along the axes `once`, all but the first device take zeros: the operand is a term of a sum.
+    Along the axes `once`, all but the first device take zeros: the operand is a term of a sum. One
+    that is `gathered` is a weight in shards, which the backward pass gathers once more.
     """
-    return Operand(tensor, spec, once)
+    return Operand(tensor, spec, once, gathered)
 
 
 @functools.cache
@@ -51,9 +54,13 @@ def run(
     **attributes: Any,
 ) -> Any:
     """Apply a function to operands that lie so; its results are to lie as `outputs` say."""
-    given = [placed(operand.tensor, operand.spec) for operand in operands]
-    with products():
-        results = function(*given, **attributes)
+
+    def on_whole(*tensors: Array) -> Any:
+        given = [placed(t, operand.spec) for t, operand in zip(tensors, operands, strict=True)]
+        with products():
+            return function(*given, **attributes)
+
+    results = gathering(on_whole, operands)
     several = results if isinstance(results, tuple) else (results,)
     kept = [placed(result, spec) for result, spec in zip(several, outputs, strict=False)]
     return kept[0] if len(outputs) == 1 else tuple(kept)
@@ -83,7 +90,27 @@ def run_tiles(
 
     specs = tuple(operand.spec for operand in operands)
     mapped = jax.shard_map(on_tiles, mesh=mesh(), in_specs=specs, out_specs=outputs[0])
-    return mapped(*(operand.tensor for operand in operands))
+    return gathering(mapped, operands)
+
+
+def gathering(function: Callable[..., Any], operands: Sequence[Operand]) -> Any:
+    """Apply a function to tensors; the backward pass gathers once more what is gathered for it."""
+    tensors = [operand.tensor for operand in operands]
+    if not any(operand.gathered for operand in operands):
+        return function(*tensors)
+
+    def of(*tensors: Array) -> Any:
+        given = [
+            checkpoint_name(placed(t, operand.spec), GATHERED) if operand.gathered else t
+            for t, operand in zip(tensors, operands, strict=True)
+        ]
+        return function(*given)
+
+    policy = jax.checkpoint_policies.save_anything_except_these_names(GATHERED)
+    return jax.checkpoint(of, policy=policy)(*tensors)
+
+
+GATHERED = "gathered"
 
 
 def products() -> Any:
@@ -110,16 +137,34 @@ def placed(tensor: Array, spec: Spec | None) -> Array:
 
 
 def distributed(weights: Mapping[str, Any]) -> dict[str, Array]:
-    """Weights by name on the devices, each as the first operator that reads it has it."""
+    """Weights by name on the devices, each where WEIGHTS says."""
     return {
-        name: jax.device_put(jnp.asarray(weights[name]), NamedSharding(mesh(), spec))
-        for name, (spec, _) in WEIGHTS.items()
+        name: jax.device_put(jnp.asarray(weights[name]), NamedSharding(mesh(), place.stored))
+        for name, place in WEIGHTS.items()
     }
 
 
 def trained(weights: Weights) -> dict[str, Array]:
     """Those that training changes, for `jax.grad`."""
-    return {name: value for name, value in weights.items() if WEIGHTS[name][1]}
+    return {name: value for name, value in weights.items() if WEIGHTS[name].trained}
+
+
+class Place(NamedTuple):
+    """Where a weight is: its first reader has it as `spec`.
+
+    It is `kept` in shards, if that is said, as its gradient and the optimizer's states are. Of
+    "weights", the backward pass gathers it once more.
+    """
+
+    spec: Spec
+    trained: bool
+    kept: Spec | None = None
+    sharding: str = "states"
+
+    @property
+    def stored(self) -> Spec:
+        """How it lies between iterations."""
+        return self.spec if self.kept is None else self.kept
 
 
 class Form(NamedTuple):
@@ -144,6 +189,21 @@ class Form(NamedTuple):
             )
         return array.reshape(self.cut).transpose(self.order).reshape(self.stored)
 
+    def parts(self, name: str, value: Any, count: int) -> Array:
+        """Data of so many batches, each by itself; `ValueError` if their shape is another one."""
+        array = jnp.asarray(value)
+        at = self.order[0]  # the dimension of the samples
+        before = math.prod(self.cut[:at])
+        d = next(d for d in range(len(self.shape)) if math.prod(self.shape[:d]) == before)
+        wanted = (*self.shape[:d], count * self.shape[d], *self.shape[d + 1 :])
+        if not fits(array.shape, wanted, self.loose):
+            raise ValueError(
+                f"{name} has shape {list(array.shape)}, but the program takes {list(wanted)}, in "
+                f"{count} micro-batches"
+            )
+        cut = array.reshape(*self.cut[:at], count, self.cut[at], *self.cut[at + 1 :])
+        return jnp.moveaxis(cut, at, 0).reshape(count, *self.shape)
+
     def made(self, tensor: Array) -> Array:
         """An output as the module has it."""
         back = sorted(range(len(self.order)), key=self.order.__getitem__)
@@ -158,10 +218,13 @@ def fits(shape: tuple[int, ...], wanted: tuple[int, ...], loose: bool) -> bool:
     return shape[:1] == wanted[:1] and [extent for extent in shape[1:] if extent != 1] == tight
 
 
-def mean(values: Array, labels: Array | None) -> Array:
-    """The mean of a loss over the batch; of labels, those from 0 on count."""
+def mean(values: Array, labels: Array | None, parts: int = 1) -> Array:
+    """The mean of a loss over the batch; of labels, those from 0 on count.
+
+    The batch has so many `parts`, of one of which these are the values; the labels are all of them.
+    """
     if labels is None:
-        return values.mean()
+        return values.mean() / parts
     return values.sum() / jnp.maximum((jnp.asarray(labels) >= 0).sum(), 1)
 
 
@@ -170,4 +233,4 @@ PRECISION: str = "fp32"
 CLIP_NORM: float | None = None
 SIZES: tuple[int, ...] = ()
 AXES: tuple[str, ...] = ()
-WEIGHTS: dict[str, tuple[Spec, bool]] = {}
+WEIGHTS: dict[str, Place] = {}

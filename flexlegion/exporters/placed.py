@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any
 
 from flexlegion.console.text import memory
+from flexlegion.exporters.pipelines import Pipeline
+from flexlegion.exporters.regions import outside, regions, weights_of
+from flexlegion.exporters.shards import WeightBytes, weight_bytes, weight_place, weight_places
 from flexlegion.graph.graph import Graph, Operator
-from flexlegion.graph.tensor import ELEMENT_BYTES, STATE_BYTES, Tensor
+from flexlegion.graph.tensor import Tensor
 from flexlegion.sim.problem import Problem
 from flexlegion.spmd.axes import Axes, Division
-from flexlegion.spmd.layout import Entry, entries, first_reader
+from flexlegion.spmd.layout import Entry, entries
 from flexlegion.spmd.memory import capacity
+from flexlegion.strategy.configuration import ParallelConfig, Sharding
 
 
 @dataclass(frozen=True)
 class ProgramMemory:
     """What each device keeps while an exported program trains, in bytes; all keep equally much.
 
-    Nothing is shared out among devices that use the same part of a weight, unlike in training here,
-    where its gradients are added up and its optimizer's states are kept in one place.
-
     Attributes
     ----------
     weights, weight_gradients, optimizer_states : int
-        Of the parts of weights that the device uses. This is exact.
+        Of the parts of weights that the device uses, or of its shards. This is exact.
     activations : int
         The batch, which every device is given whole, the results of operators, and copies of those
-        that the backward pass reads otherwise than they lie. Programs for DTensor need at least
+        that the backward pass reads otherwise than they lie; of what is computed again, the most
+        that is there at a time. Programs for DTensor need at least
         this, and more for what operators keep inside for the backward pass, and for what comes and
         goes, as gradients of activations do; JAX's compiler may save some of it.
     capacity : int
@@ -75,9 +77,13 @@ class ProgramMemory:
 
 
 def program_memory(
-    problem: Problem, divisions: Mapping[str, Division], axes: Axes
+    problem: Problem,
+    divisions: Mapping[str, Division],
+    strategy: Mapping[str, ParallelConfig],
+    axes: Axes,
+    pipeline: Pipeline | None = None,
 ) -> ProgramMemory:
-    """What a program keeps on each device.
+    """What a program keeps on each device; of a pipeline, on those of the fullest stage.
 
     Parameters
     ----------
@@ -85,61 +91,108 @@ def program_memory(
         Its graph with the losses, the machine, and the optimizer.
     divisions
         Of each operator.
+    strategy
+        Of each operator; which are run again, and what of their weights is sharded.
     axes
         Of the mesh.
+    pipeline
+        Its stages, if it has several.
     """
-    graph = problem.graph
-    weights = gradients = states = 0
-    for weight in graph.weights:
-        op, access = first_reader(graph, weight)
-        its = _part(weight, entries(divisions[op.name], access, "weight"), axes)
-        value, gradient, its_states = _bytes_of_weight(weight, problem.optimizer_states)
-        weights += its * value
-        gradients += its * gradient
-        states += its * its_states
-    activations = given_bytes(graph)
+    graph, states = problem.graph, problem.optimizer_states
+    sharding = {op.name: strategy[op.name].sharding for op in graph.operators}
+    places = weight_places(graph, divisions, sharding, states, problem.granularity.shard_bytes)
+    again = {op for op in graph.operators if strategy[op.name].again}
+    found = []
+    for runs in _runs_of_stages(graph, pipeline):
+        read = {weight for run, _ in runs for op in run for weight in weights_of(op)}
+        its = WeightBytes()
+        for weight, place in places.items():
+            if weight in read:
+                its += weight_bytes(weight, place, axes, states, graph.micro_batches)
+        activations = given_bytes(graph)
+        for run, in_flight in runs:
+            always, most = _activations(run, divisions, again, axes)
+            activations += in_flight * always + most
+        room = capacity(problem.topology)
+        found.append(ProgramMemory(its.values, its.gradients, its.states, activations, room))
+    return max(found, key=lambda memory: memory.needed)
+
+
+def _runs_of_stages(
+    graph: Graph, pipeline: Pipeline | None
+) -> list[list[tuple[Sequence[Operator], int]]]:
+    """Of each stage: rows of operators, and of how many micro-batches they have activations."""
+    if pipeline is None:
+        return [[(graph.operators, 1)]]
+    stages = len(pipeline.stages)
+    return [
+        [(pipeline.runs[n], pipeline.in_flight(n)) for n in range(s, len(pipeline.runs), stages)]
+        for s in range(stages)
+    ]
+
+
+def _activations(
+    operators: Sequence[Operator],
+    divisions: Mapping[str, Division],
+    again: Set[Operator],
+    axes: Axes,
+) -> tuple[int, int]:
+    """Bytes of operators' results, and of copies; and of what is computed again at a time."""
+    rows = regions(operators, again)
+    kept = outside(rows, ())
+    always = most = 0
     lies: dict[Tensor, list[Entry]] = {}
-    for op in graph.operators:
-        for role, tensor, access in op.operands:
-            placed = entries(divisions[op.name], access, role)
-            if role == "output":
-                lies[tensor] = placed
-                activations += _part(tensor, placed, axes) * tensor.element_bytes
-            elif access.saved and role == "input" and lies.get(tensor, placed) != placed:
-                activations += _part(tensor, placed, axes) * tensor.element_bytes
-    return ProgramMemory(weights, gradients, states, activations, capacity(problem.topology))
+    for region in rows:
+        inner = 0
+        for op in region.operators:
+            for role, tensor, access in op.operands:
+                placed = entries(divisions[op.name], access, role)
+                size = _part(tensor, placed, axes) * tensor.element_bytes
+                received = role == "input" and tensor.kind == "activation" and tensor not in lies
+                moved = access.saved and role == "input" and lies.get(tensor, placed) != placed
+                if role == "output" or received:
+                    lies[tensor] = placed
+                elif not moved:
+                    continue
+                if region.again and (moved or tensor not in kept):
+                    inner += size
+                else:
+                    always += size
+        most = max(most, inner)
+    return always, most
 
 
 def kept(
-    operator: Operator, division: Division, states: int
+    operator: Operator, division: Division, problem: Problem, sharding: Sharding
 ) -> list[tuple[int, tuple[Entry, ...]]]:
     """For searches: of each operand what is kept on each device, and how that lies.
 
-    Added up by the rules of `program_memory` (``native/sim/program_memory.h``), it is what a
-    program needs. Of weights it has their gradients and their optimizer's `states` with them.
+    Added up by the rules of ``native/sim/program_memory.h``, it is what a program needs; where
+    operators are run again, not more than that. Of weights it has their gradients and their
+    optimizer's states with them.
     """
+    states, shard_bytes = problem.optimizer_states, problem.granularity.shard_bytes
     result = []
     for role, tensor, access in operator.operands:
         placed = entries(division, access, role)
-        is_weight = tensor.kind == "weight"
-        size = sum(_bytes_of_weight(tensor, states)) if is_weight else tensor.element_bytes
-        result.append((_part(tensor, placed, division.axes) * size, tuple(placed)))
+        if tensor.kind == "weight":
+            place = weight_place(tensor, access, division, sharding, states, shard_bytes)
+            rounds = problem.graph.micro_batches
+            its = weight_bytes(tensor, place, division.axes, states, rounds)
+            size = its.values + its.gradients + its.states
+        else:
+            size = _part(tensor, placed, division.axes) * tensor.element_bytes
+        result.append((size, tuple(placed)))
     return result
 
 
 def given_bytes(graph: Graph) -> int:
     """What every device has of a batch: all of it."""
-    return sum(prod(tensor.shape) * tensor.element_bytes for tensor in graph.inputs)
+    its = sum(prod(tensor.shape) * tensor.element_bytes for tensor in graph.inputs)
+    return graph.micro_batches * its
 
 
 def _part(tensor: Tensor, placed: Sequence[Entry], axes: Axes) -> int:
     """Elements of a tensor on each device."""
     split = (size for size, its in zip(axes.sizes, placed, strict=True) if isinstance(its, int))
     return prod(tensor.shape) // prod(split)
-
-
-def _bytes_of_weight(weight: Tensor, states: int) -> tuple[int, int, int]:
-    """Of an element: of its value, its gradient, and its optimizer's states."""
-    value = ELEMENT_BYTES[weight.host_dtype]  # as arrays of the host have it
-    trained = int(weight.requires_gradient)
-    return value, trained * value, trained * states * STATE_BYTES

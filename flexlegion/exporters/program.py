@@ -8,41 +8,34 @@ this package, so that they are checked and tested here.
 
 from __future__ import annotations
 
-import ast
 import functools
 import inspect
-import itertools
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from flexlegion.exporters.arguments import attributes, looked_up_in
+from flexlegion.exporters.given import multiple_of_samples, shared_axes, spelt_form
+from flexlegion.exporters.pipelines import Pipeline
+from flexlegion.exporters.regions import Region, outside, regions
+from flexlegion.exporters.shards import WeightPlace
+from flexlegion.exporters.source import body, imports, taken, used, words
 from flexlegion.exporters.spelling import comment, docstring, identifiers, literal, sequence
 from flexlegion.exporters.targets import Target
 from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.operator_type import Access
 from flexlegion.graph.tensor import Tensor, TensorRole
-from flexlegion.layers.arrangement import Arrangement, Form, forms_of
+from flexlegion.layers.arrangement import forms_of
 from flexlegion.objective.losses import losses_of
 from flexlegion.objective.precision import DEFAULT
 from flexlegion.ops.losses import CrossEntropy, LossOperator
 from flexlegion.ops.shape import Rearrange
 from flexlegion.spmd.axes import Division
-from flexlegion.spmd.layout import entries, first_reader
+from flexlegion.spmd.layout import Entry, entries
+from flexlegion.strategy.configuration import ParallelConfig
 
 WIDTH = 100
-# The modules whose text programs have.
-_MODULES = (
-    "dtensor_runtime",
-    "torch_functions",
-    "torch_layers",
-    "jax_runtime",
-    "jax_functions",
-    "jax_layers",
-)
 
 
 def missing(graph: Graph, target: Target) -> list[str]:
@@ -55,11 +48,14 @@ def program(
     graph: Graph,
     outputs: Sequence[Tensor],
     divisions: Mapping[str, Division],
+    strategy: Mapping[str, ParallelConfig],
+    places: Mapping[Tensor, WeightPlace],
     target: Target,
     title: str,
     origin: Any = None,
     precision: str = DEFAULT,
     clip_norm: float | None = None,
+    pipeline: Pipeline | None = None,
 ) -> str:
     """The file's text.
 
@@ -72,6 +68,10 @@ def program(
     divisions
         For every operator, what each axis of the mesh divides; the target allows it.
         None may be `missing`.
+    strategy
+        Which operators the backward pass runs again.
+    places
+        Where each weight is.
     target
         What the file is for.
     title
@@ -82,48 +82,72 @@ def program(
         Of products, one of `flexlegion.objective.precision.PRECISIONS`.
     clip_norm
         To which the program scales gradients down where it is asked to.
+    pipeline
+        Its stages, if it has several.
     """
-    its = _Program(graph, outputs, divisions, target, origin, precision, clip_norm)
-    return its.text(title)
+    again = frozenset(op for op in graph.operators if strategy[op.name].again)
+    kind = Program
+    if pipeline is not None:
+        from flexlegion.exporters.pipeline_program import PipelineProgram
+
+        kind = PipelineProgram
+    its = (graph, outputs, divisions, again, places, target, origin, precision, clip_norm, pipeline)
+    return kind(*its).text(title)
 
 
 @dataclass
-class _Program:
+class Program:
+    """What a program is made of: see `program`."""
+
     graph: Graph
     outputs: Sequence[Tensor]
     divisions: Mapping[str, Division]
+    again: Set[Operator]
+    places: Mapping[Tensor, WeightPlace]
     target: Target
     origin: Any
     precision: str
     clip_norm: float | None
+    pipeline: Pipeline | None = None
+    _functions: int = 0  # so many are computed again
 
     def text(self, title: str) -> str:
         axes = self.target.axes
-        runtime, modules = self._runtime(), self.target.modules
+        (runtime, *more), modules = self._runtime(), self.target.modules
+        model = self._model()
         parts = [
             f"SIZES = {axes.sizes!r}  # of the mesh\nAXES = {sequence(map(literal, axes.names))}",
             f"PRECISION = {literal(self.precision)}  # of products\n"
-            f"CLIP_NORM: float | None = {self.clip_norm!r}  # of gradients, all together",
-            _body(runtime),
-            _used(modules, {op.kind.type for op in self.graph.operators}),
+            f"CLIP_NORM: float | None = {self.clip_norm!r}  # of gradients, all together\n"
+            f"MICRO_BATCHES = {self.graph.micro_batches}  # of a batch",
+            body(runtime),
+            used(more, words(body(runtime) + "".join(model))),
+            used(modules, {op.kind.type for op in self.graph.operators}),
+            *model,
+        ]
+        text = "\n\n\n".join(part.strip("\n") for part in parts if part)
+        head = f"{docstring(title)}\n\nfrom __future__ import annotations"
+        return f"{head}\n\n{imports(text, runtime, *more, *modules)}\n\n{text}\n"
+
+    def _model(self) -> list[str]:
+        """The parts that are about this model."""
+        return [
             self._weights(),
             self._sources(),
             self._forms_text(),
             self._forward(),
             self._loss(),
+            self._forward_backward(),
         ]
-        body = "\n\n\n".join(part.strip("\n") for part in parts if part)
-        head = f"{docstring(title)}\n\nfrom __future__ import annotations"
-        return f"{head}\n\n{_imports(body, runtime, *modules)}\n\n{body}\n"
 
-    def _runtime(self) -> ModuleType:
-        if self.target.name == "jax":
-            from flexlegion.exporters import jax_runtime
+    def _runtime(self) -> tuple[ModuleType, ...]:
+        if self._is_jax:
+            from flexlegion.exporters import jax_runtime, jax_training
 
-            return jax_runtime
-        from flexlegion.exporters import dtensor_runtime
+            return jax_runtime, jax_training
+        from flexlegion.exporters import dtensor_runtime, dtensor_training
 
-        return dtensor_runtime
+        return dtensor_runtime, dtensor_training
 
     # What lies where.
 
@@ -131,12 +155,15 @@ class _Program:
         self, op: Operator, access: Access, role: TensorRole, gradient: bool = False
     ) -> str:
         placed = entries(self.divisions[op.name], access, role, gradient)
-        if self.target.name == "dtensor":
-            names = [f"S{e}" if isinstance(e, int) else e for e in placed]
-            return sequence(names)
-        if role == "output" and "P" in placed and not self.target.runs_tiles(op):
+        if self._is_jax and role == "output" and "P" in placed and not self.target.runs_tiles(op):
             return "None"  # the compiler sums where the next reader wants it
-        split: list[list[str]] = [[] for _ in access.map]
+        return self._spelt(placed, len(access.map))
+
+    def _spelt(self, placed: Sequence[Entry], rank: int) -> str:
+        """How a tensor lies, as the target says it."""
+        if not self._is_jax:
+            return sequence(f"S{e}" if isinstance(e, int) else str(e) for e in placed)
+        split: list[list[str]] = [[] for _ in range(rank)]
         for name, entry in zip(self.target.axes.names, placed, strict=True):
             if isinstance(entry, int):
                 split[entry].append(name)
@@ -161,20 +188,29 @@ class _Program:
             if dim is not None and dim in access.once
         ]
         more = f", once={sequence(once)}" if once and self.target.runs_tiles(op) else ""
+        if tensor.kind == "weight" and self.places[tensor].is_gathered_again:
+            more += ", gathered=True"
         return f"read({holder}[{literal(tensor.name)}], {placed}{more})"
 
     # The file's parts.
 
     def _weights(self) -> str:
-        """Each weight's place: as its first reader has it."""
+        """Where each weight is."""
         lines = []
-        for weight in self.graph.weights:
-            placed = self._placed(*first_reader(self.graph, weight), "weight")
-            lines.append(f"    {literal(weight.name)}: ({placed}, {weight.requires_gradient}),")
+        for weight, place in self.places.items():
+            rank = len(weight.shape)
+            spelt = [self._spelt(place.used, rank)]
+            if not self._is_jax:
+                spelt.append(self._spelt(place.gradient, rank))
+            spelt.append(repr(weight.requires_gradient))
+            if place.is_sharded:
+                spelt += [self._spelt(place.kept, rank), literal(place.sharding)]
+            stages = (0,) if self.pipeline is None else self.pipeline.stages_of(weight)
+            if stages != (0,):
+                spelt.append(f"stages={stages!r}")
+            lines.append(f"    {literal(weight.name)}: Place({', '.join(spelt)}),")
         text = "\n".join(lines)
-        kind = "Spec" if self._is_jax else "Placements"
-        head = "# Each weight's place, and whether it is trained."
-        return f"{head}\nWEIGHTS: dict[str, tuple[{kind}, bool]] = {{\n{text}\n}}"
+        return f"# Where each weight is.\nWEIGHTS: dict[str, Place] = {{\n{text}\n}}"
 
     def _sources(self) -> str:
         if self._is_jax:
@@ -183,10 +219,12 @@ class _Program:
         head = "# Of each weight that holds a parameter of the module, which, and how."
         if self.origin is None:
             return f"{head}\nSOURCES: dict[str, Source] = {{}}"
+        held = {weight.name for weight in self.places}
         its = {
             place.weight: (name, place.layout)
             for name, places in self.origin.places.items()
             for place in places
+            if place.weight in held
         }
         lines = [
             f"    {literal(weight)}: Source({literal(name)}, {tuple(at.factors)}, "
@@ -200,9 +238,25 @@ class _Program:
         forms = forms_of(self.origin, self.graph, self.outputs)
         entries = {tensor.name: (tensor, forms[tensor]) for tensor in self.graph.inputs}
         entries |= {name: (tensor, forms[tensor]) for name, tensor in self._results.items()}
-        lines = [f"    {literal(key)}: {_form(*entry)}," for key, entry in entries.items()]
+        lines = [f"    {literal(key)}: {spelt_form(*entry)}," for key, entry in entries.items()]
         head = "# How inputs, labels and outputs are given and returned."
-        return "\n".join([head, "FORMS: dict[str, Form] = {", *lines, "}"])
+        text = "\n".join([head, "FORMS: dict[str, Form] = {", *lines, "}"])
+        if self._is_jax:
+            return text
+        shared = shared_axes(self.graph, self.divisions)
+        head = "# Along these axes of the mesh, devices may be given samples of their own."
+        multiple = self._multiple
+        many = f"a multiple of {multiple}" if multiple else f"{self.graph.inputs[0].shape[0]}"
+        return (
+            f"{text}\n{head}\nSHARED: tuple[int, ...] = {shared!r}\n"
+            f"MULTIPLE = {multiple}  # samples of a micro-batch are {many}"
+        )
+
+    @functools.cached_property
+    def _multiple(self) -> int:
+        """See `multiple_of_samples`."""
+        fixed = self._is_jax or self.pipeline is not None
+        return 0 if fixed else multiple_of_samples(self.graph, self.divisions)
 
     @functools.cached_property
     def _results(self) -> dict[str, Tensor]:
@@ -228,8 +282,8 @@ class _Program:
             '    """Everything that the model computes, by name: OUTPUTS are its results."""',
             "    t: dict[str, Any] = {}",
             *self._take(given),
+            *self._lines(self._rows[0]),
         ]
-        lines += [line for op in self._needed(self.outputs) for line in self._line(op)]
         for name, tensor in self._results.items():
             if name != tensor.name:
                 made = f"FORMS[{literal(name)}].made(t[{literal(tensor.name)}])"
@@ -239,38 +293,128 @@ class _Program:
     def _loss(self) -> str:
         """All operators that the forward pass leaves out, and the mean."""
         labels = [tensor for tensor in self.graph.inputs if self._is_label(tensor)]
-        done = set(self._needed(self.outputs))
+        several = self._has_several
+        doc = '    """The loss of what `forward` computed, a mean over the batch."""'
+        if several:
+            doc = (
+                '    """The loss of what `forward` computed, a mean over the batch.\n\n'
+                "    Of a micro-batch, its share in the loss of the batch with the labels `whole`."
+                '\n    """'
+            )
+        whole = ", whole: Any = None" if several else ""
         lines = [
-            f"def loss(w: Weights, t: dict[str, Any]{self._arguments(labels)}) -> Any:",
-            '    """The loss of what `forward` computed, a mean over the batch."""',
+            f"def loss(w: Weights, t: dict[str, Any]{self._arguments(labels)}{whole}) -> Any:",
+            doc,
             *self._take(labels),
+            *self._lines(self._rows[1]),
         ]
-        lines += [line for op in self.graph.operators if op not in done for line in self._line(op)]
+        if several:
+            lines.append("    parts = 1 if whole is None else MICRO_BATCHES")
+        return "\n".join([*lines, f"    return {self._mean()}"])
+
+    @property
+    def _has_several(self) -> bool:
+        """Whether `loss` is that of one of several micro-batches."""
+        return self.graph.micro_batches > 1
+
+    def _mean(self) -> str:
+        """The weighted sum of the losses' means."""
+        several = self._has_several
         terms = []
         for op in losses_of(self.graph).values():
             kind = op.kind
             assert isinstance(kind, LossOperator)
-            is_entropy = isinstance(kind, CrossEntropy)
-            its = self._identifiers[op.inputs[-1].name] if is_entropy else "None"
-            term = f"mean(t[{literal(op.output.name)}], {its})"
+            name = op.inputs[-1].name
+            its = self._identifiers[name] if isinstance(kind, CrossEntropy) else "None"
+            if its != "None":
+                its = self._all_labels(name) if several else its
+                its = its if self._is_jax else f"counted(w, {its})"
+            term = f"mean(t[{literal(op.output.name)}], {its}{', parts' * several})"
             terms.append(term if kind.weight == 1 else f"{kind.weight!r} * {term}")
-        return "\n".join([*lines, f"    return {' + '.join(terms)}"])
+        return " + ".join(terms)
+
+    def _all_labels(self, name: str) -> str:
+        """The labels of which a loss is the mean, those of a whole batch if they are given."""
+        return f"{self._identifiers[name]} if whole is None else whole[{literal(name)}]"
+
+    def _forward_backward(self) -> str:
+        """What trains on a whole batch, in micro-batches if there are several."""
+        wanted: dict[bool, list[Tensor]] = {False: [], True: []}
+        for tensor in self.graph.inputs:
+            wanted[self._is_label(tensor)].append(tensor)
+        given = [*wanted[False], *wanted[True]]
+        dicts = [
+            f"{{{', '.join(f'{literal(x.name)}: {self._identifiers[x.name]}' for x in its)}}}"
+            for its in wanted.values()
+        ]
+        key = ", key: Any = None" if self._is_jax else ""
+        name, result = ("value_and_grad", "Any") if self._is_jax else ("forward_backward", "Any")
+        doc = {
+            False: "The loss of a batch; its gradients are added to the parameters' `grad`.",
+            True: "Loss of a batch, gradients by weight, and new values of STATES.",
+        }[self._is_jax]
+        several = f"\n\n    It goes through in {self.graph.micro_batches} micro-batches.\n    "
+        return "\n".join(
+            [
+                f"def {name}(w: Weights{self._arguments(given)}{key}) -> {result}:",
+                f'    """{doc}{several if self.graph.micro_batches > 1 else ""}"""',
+                f"    return in_micro_batches(w, {', '.join(dicts)}{', key' * self._is_jax})",
+            ]
+        )
+
+    @functools.cached_property
+    def _rows(self) -> tuple[list[Region], list[Region]]:
+        """Operators of the forward pass, and of the loss, in regions."""
+        forward = self._needed(self.outputs)
+        done = set(forward)
+        rest = [op for op in self.graph.operators if op not in done]
+        return regions(forward, self.again), regions(rest, self.again)
+
+    def _kept(self) -> list[Region]:
+        """All regions: what passes between them is kept."""
+        return [*self._rows[0], *self._rows[1]]
+
+    def _lines(self, rows: Sequence[Region]) -> list[str]:
+        """Lines that run operators of `forward`, or of `loss`."""
+        lines = []
+        its = [line for region in rows for op in region.operators for line in self._line(op)]
+        if not self._is_jax and any("*now" in line for line in its):
+            lines.append("    now = w.now")
+        finals = [op.output for op in losses_of(self.graph).values()]
+        later = outside(self._kept(), [*self.outputs, *finals])
+        for region in rows:
+            its = [line for op in region.operators for line in self._line(op)]
+            if region.again:
+                self._functions += 1
+                name = f"again_{self._functions}"
+                given, made = (
+                    sequence(literal(tensor.name) for tensor in tensors)
+                    for tensors in (region.given, region.results(later))
+                )
+                call = f"    again({name}, t, {given}, {made})"
+                if len(call) > WIDTH:
+                    each = "".join(f"        {its},\n" for its in (name, "t", given, made))
+                    call = f"    again(\n{each}    )"
+                head = f"    def {name}(t: dict[str, Any]) -> None:"
+                its = ["", head, *(f"    {line}" for line in its), "", *call.split("\n")]
+            lines += its
+        return lines
 
     def _take(self, inputs: Sequence[Tensor]) -> list[str]:
         """Lines that take arguments as tensors, checked and arranged."""
         lines = []
         for tensor in inputs:
-            name = literal(tensor.name)
-            made = f"FORMS[{name}].taken({name}, {self._identifiers[tensor.name]})"
+            name, value = literal(tensor.name), self._identifiers[tensor.name]
+            made = f"FORMS[{name}].taken({name}, {value})"
             if not self._is_jax:
-                made = f"everywhere({made}, w.mesh)"
+                made = f"given(w, {name}, {value})"
             lines.append(f"    t[{name}] = {made}")
         return lines
 
     @functools.cached_property
     def _identifiers(self) -> dict[str, str]:
         """The argument that each input is."""
-        return identifiers((tensor.name for tensor in self.graph.inputs), _taken())
+        return identifiers((tensor.name for tensor in self.graph.inputs), taken())
 
     def _arguments(self, inputs: Sequence[Tensor]) -> str:
         return "".join(f", {self._identifiers[tensor.name]}: Any" for tensor in inputs)
@@ -350,7 +494,8 @@ class _Program:
                 extent if self._is_jax else extent // division.parts(d)
                 for d, extent in enumerate(shape)
             )
-            result["shape"] = repr(tile)
+            any_number = self._multiple and shape[0] == self.graph.inputs[0].shape[0]
+            result["shape"] = repr((-1, *tile[1:]) if any_number else tile)
             if isinstance(kind, Rearrange):
                 result["extents"] = repr(kind.extents_of(tile))
         if "low" in wanted:
@@ -367,88 +512,5 @@ class _Program:
                 result["key"] = f"jax.random.fold_in(key, {kind.id})"
             else:
                 axes = [a for a, dim in enumerate(division.dims) if dim is not None]
-                result["key"] = f"({kind.id}, w.step, part({sequence(map(str, axes))}, w.mesh))"
+                result["key"] = f"({kind.id}, *now, part({sequence(map(str, axes))}, w.mesh))"
         return result
-
-
-@functools.cache
-def _taken() -> frozenset[str]:
-    """Names that programs of either target use: so an input has one name in both.
-
-    They are read from the modules' sources, because importing JAX's takes seconds.
-    """
-    taken = {"OUTPUTS", "STATES", "forward", "loss", "w", "t", "key", "dict"}
-    for module in _MODULES:
-        source = Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
-        for node in ast.parse(source).body:
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                taken.update(_spelt(alias).split()[-1] for alias in node.names)
-            elif isinstance(node, ast.FunctionDef | ast.ClassDef):
-                taken.add(node.name)
-            elif isinstance(node, ast.Assign | ast.AnnAssign):
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                walked = itertools.chain.from_iterable(map(ast.walk, targets))
-                taken.update(name.id for name in walked if isinstance(name, ast.Name))
-    return frozenset(taken)
-
-
-def _form(tensor: Tensor, form: Form) -> str:
-    """How a program spells a form."""
-    its = form.arrangement or Arrangement.in_order(range(len(form.shape)))
-    cut = tuple(form.shape[d] if its.has_samples or d else 1 for d in its.places)
-    order = tuple(its.places.index(d) for d in range(len(its.places)))
-    given = its.shape(form.shape)
-    return f"Form({given}, {cut}, {order}, {tensor.shape}, {form.loose})"
-
-
-def _imports(text: str, *modules: ModuleType) -> str:
-    """The import statements of some modules, with those names alone that a text has."""
-    plain: set[str] = set()
-    named: dict[str, set[str]] = {}
-    for module in modules:
-        for node in ast.parse(inspect.getsource(module)).body:
-            if isinstance(node, ast.Import):
-                plain.update(_spelt(alias) for alias in node.names)
-            elif isinstance(node, ast.ImportFrom) and node.module != "__future__":
-                assert node.module is not None
-                if node.module.startswith("flexlegion"):
-                    continue  # the program has all of it
-                named.setdefault(node.module, set()).update(map(_spelt, node.names))
-    lines = [f"import {name}" for name in sorted(plain) if _occurs(name, text)]
-    for source, names in sorted(named.items()):
-        if kept := sorted(name for name in names if _occurs(name, text)):
-            lines.append(f"from {source} import {', '.join(kept)}")
-    return "\n".join(lines)
-
-
-def _spelt(alias: ast.alias) -> str:
-    return alias.name if alias.asname is None else f"{alias.name} as {alias.asname}"
-
-
-def _occurs(name: str, text: str) -> bool:
-    """Whether a text uses what is imported so."""
-    return re.search(rf"\b{re.escape(name.split()[-1])}\b", text) is not None
-
-
-def _body(module: ModuleType) -> str:
-    """What a module has between its marks."""
-    return inspect.getsource(module).partition("# begin")[2].partition("# end")[0]
-
-
-def _used(modules: Sequence[ModuleType], names: set[str]) -> str:
-    """The functions of those names, and what they use, in the modules' order."""
-    body = "\n\n\n".join(inspect.getsource(m).partition("# begin")[2] for m in modules)
-    pieces = [piece.strip("\n") for piece in re.split(r"\n\n\n", body) if piece.strip()]
-    named = {}
-    for piece in pieces:
-        found = re.match(r"(?:def |)(\w+)", piece)
-        assert found is not None, piece
-        named[found.group(1)] = piece
-    wanted, left = set(), list(names)
-    while left:
-        name = left.pop()
-        if name in wanted:
-            continue
-        wanted.add(name)
-        left += [other for other in named if re.search(rf"\b{other}\b", named[name])]
-    return "\n\n\n".join(text for name, text in named.items() if name in wanted)

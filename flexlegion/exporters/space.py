@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
 from flexlegion.base.errors import UserError
 from flexlegion.base.suggestions import unknown
+from flexlegion.exporters.pipelines import Pipeline
 from flexlegion.exporters.targets import TARGETS, Target, TargetName
 from flexlegion.graph.graph import Operator
 from flexlegion.objective.optimizers import Adam, LazyAdam
@@ -15,7 +16,7 @@ from flexlegion.objective.precision import DEFAULT_STORAGE
 from flexlegion.objective.training import TrainingSpec
 from flexlegion.sim.problem import Problem
 from flexlegion.spmd.axes import Axes, Division
-from flexlegion.strategy.configuration import SHARDING, ParallelConfig
+from flexlegion.strategy.configuration import ParallelConfig
 from flexlegion.strategy.strategy import ResolvedStrategy
 
 
@@ -35,11 +36,6 @@ def target_of(name: str, devices: int) -> Target:
 
 def check_training(training: TrainingSpec, to: str) -> None:
     """Raise `UserError` if programs for a target cannot train in that way."""
-    if (number := training.micro_batches) > 1:
-        raise UserError(
-            f"a program for {to} takes a batch as a whole, not in {number:,} micro-batches; give "
-            "1, with which its devices need more memory"
-        )
     storage = training.storage
     if storage != DEFAULT_STORAGE:
         raise UserError(
@@ -64,7 +60,12 @@ def check_training(training: TrainingSpec, to: str) -> None:
 
 
 def within(
-    problem: Problem, strategy: ResolvedStrategy, target: Target, in_order: bool = False
+    problem: Problem,
+    strategy: ResolvedStrategy,
+    target: Target,
+    in_order: bool = False,
+    pipeline: Pipeline | None = None,
+    not_piped: str | None = None,
 ) -> tuple[ResolvedStrategy, dict[str, str]]:
     """A strategy with another configuration for what the target cannot divide as it says.
 
@@ -78,10 +79,14 @@ def within(
     strategy
         With a configuration for each operator.
     target
-        Where it is to run.
+        Where it is to run; of a pipeline, with the axes of a stage.
     in_order
         Whether what is not on the first devices, in order, is replaced, too: searches within a
         target's space have no other.
+    pipeline
+        Its stages, if it has several.
+    not_piped
+        Why operators on disjoint sets of devices make no pipeline, if there are any.
 
     Returns
     -------
@@ -92,59 +97,80 @@ def within(
     """
     instead: dict[str, ParallelConfig] = {}
     reasons: dict[str, str] = {}
-    for operator in problem.graph.operators:
+    for operator, names in _places(problem, pipeline):
         config = strategy[operator.name]
-        reason = _reason(problem, operator, config, target)
-        if in_order and config.devices != tuple(problem.devices.names[: config.tasks]):
+        reason = _reason(operator, config, target, names)
+        if in_order and config.devices != tuple(names[: config.tasks]):
             reason = "its devices are not the first ones, in order"
-        if reason is not None:
+        if not_piped is not None and set(config.devices) != set(names):
+            reasons[operator.name] = not_piped
+            config = replace(config, degrees=(1,) * len(operator.dims))
+            instead[operator.name] = _instead(problem, operator, config, target, names, (0,))
+        elif reason is not None:
             reasons[operator.name] = reason
-            instead[operator.name] = _instead(problem, operator, config, target)
-        elif config.again:
-            reasons[operator.name] = "programs compute nothing again for the backward pass"
-            instead[operator.name] = replace(config, again=False)
-        if config.sharding != SHARDING[0] and operator.trained_weights:
-            kept = "gradients" if config.sharding == "gradients" else "weights and gradients"
-            reasons.setdefault(operator.name, f"programs keep {kept} whole on each device")
-            now = instead.get(operator.name, config)
-            instead[operator.name] = replace(now, sharding=SHARDING[0])
+            instead[operator.name] = _instead(problem, operator, config, target, names)
     return strategy.changed(instead), reasons
 
 
 def divisions_of(
-    problem: Problem, strategy: ResolvedStrategy, target: Target
+    problem: Problem,
+    strategy: ResolvedStrategy,
+    target: Target,
+    pipeline: Pipeline | None = None,
 ) -> Mapping[str, Division]:
-    """What each axis of the mesh divides of each operator, of a strategy `within` it."""
+    """What each axis of the mesh divides of each operator, of a strategy `within` it.
+
+    Of a pipeline, those of the operators that are in it.
+    """
     divisions = {}
-    for operator in problem.graph.operators:
-        division = _division(problem, strategy[operator.name], target)
+    for operator, names in _places(problem, pipeline):
+        division = _division(strategy[operator.name], target, names)
         assert division is not None, operator.name
         divisions[operator.name] = division
     return divisions
 
 
-def _division(problem: Problem, config: ParallelConfig, target: Target) -> Division | None:
-    numbers = [problem.devices.number(device) for device in config.devices]
+def _places(
+    problem: Problem, pipeline: Pipeline | None
+) -> Iterator[tuple[Operator, Sequence[str]]]:
+    """Operators, with the devices of the mesh that each of them is on."""
+    names = problem.devices.names
+    if pipeline is None:
+        yield from ((operator, names) for operator in problem.graph.operators)
+        return
+    for number, run in enumerate(pipeline.runs):
+        stage = pipeline.stages[number % len(pipeline.stages)]
+        yield from ((operator, [names[d] for d in stage]) for operator in run)
+
+
+def _division(config: ParallelConfig, target: Target, names: Sequence[str]) -> Division | None:
+    numbers = [names.index(device) for device in config.devices]
     return target.axes.divided(config.degrees, numbers)
 
 
 def _reason(
-    problem: Problem, operator: Operator, config: ParallelConfig, target: Target
+    operator: Operator, config: ParallelConfig, target: Target, names: Sequence[str]
 ) -> str | None:
-    division = _division(problem, config, target)
+    division = _division(config, target, names)
     if division is None:
         return "its devices make no grid"
     return target.refusal(operator, division)
 
 
 def _instead(
-    problem: Problem, operator: Operator, config: ParallelConfig, target: Target
+    problem: Problem,
+    operator: Operator,
+    config: ParallelConfig,
+    target: Target,
+    names: Sequence[str],
+    first: Sequence[int] = (),
 ) -> ParallelConfig:
-    devices = problem.devices.names
+    """What an operator is divided in; `first` along one of these dimensions, if it can be."""
     rank = len(operator.dims)
-    tried = [config.degrees]
+    tried = [tuple(len(names) if i == d else 1 for i in range(rank)) for d in first]
+    tried.append(config.degrees)
     for d in range(len(operator.output.shape)):
-        tried.append(tuple(len(devices) if i == d else 1 for i in range(rank)))
+        tried.append(tuple(len(names) if i == d else 1 for i in range(rank)))
     tried.append((1,) * rank)
     degrees = next(
         its
@@ -155,4 +181,4 @@ def _instead(
         )
         and target.allows(operator, its)
     )
-    return ParallelConfig(degrees, tuple(devices[: prod(degrees)]))
+    return replace(config, degrees=degrees, devices=tuple(names[: prod(degrees)]))

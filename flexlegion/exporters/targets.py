@@ -33,6 +33,7 @@ from flexlegion.sim.problem import Problem
 from flexlegion.spmd.axes import Axes, Division
 from flexlegion.spmd.layout import Entry
 from flexlegion.spmd.memory import capacity
+from flexlegion.strategy.configuration import Sharding
 from flexlegion.strategy.strategy import ResolvedStrategy
 
 TargetName = Literal["dtensor", "jax"]
@@ -91,11 +92,11 @@ class Target:
         return self.name == "dtensor" or operator.kind.type in _CONVOLUTIONS
 
     def kept(
-        self, operator: Operator, degrees: tuple[int, ...], states: int
+        self, operator: Operator, degrees: tuple[int, ...], problem: Problem, sharding: Sharding
     ) -> list[tuple[int, tuple[Entry, ...]]] | None:
         """As `placed.kept`, of tasks on the first devices in order; None: there is no program."""
         division = self.axes.ascending(degrees)
-        return None if division is None else kept(operator, division, states)
+        return None if division is None else kept(operator, division, problem, sharding)
 
     def room(self, graph: Graph, topology: Topology) -> tuple[int, int]:
         """Bytes of each device, and what is kept there whatever the strategy."""
@@ -111,7 +112,7 @@ class Target:
             if division is None or self.refusal(operator, division) is not None:
                 return None
             divisions[operator.name] = division
-        return program_memory(problem, divisions, self.axes)
+        return program_memory(problem, divisions, strategy, self.axes)
 
     def allows(self, operator: Operator, degrees: tuple[int, ...]) -> bool:
         """Whether it can be split so on the first devices, in order."""

@@ -24,7 +24,13 @@ from flexlegion.plan import native_graph
 from flexlegion.plan.native_strategy import from_native, to_native
 from flexlegion.plan.passes import LINEAR_PASSES, TASK_PASSES
 from flexlegion.sim.native_machine import machine_of
-from flexlegion.strategy.configuration import SPLIT, ParallelConfig, splits
+from flexlegion.strategy.configuration import (
+    SHARDING,
+    SPLIT,
+    ParallelConfig,
+    Sharding,
+    splits,
+)
 from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
 from flexlegion.strategy.strategy import ResolvedStrategy, Strategy
 
@@ -83,7 +89,7 @@ class Space(Protocol):
         ...
 
     def kept(
-        self, operator: Operator, degrees: Degrees, states: int
+        self, operator: Operator, degrees: Degrees, problem: Problem, sharding: Sharding
     ) -> Sequence[tuple[int, Hashable]] | None:
         """Of each operand, the bytes on each device and how they lie; None: there is no program."""
         ...
@@ -252,11 +258,12 @@ class Problem:
         assert self.space is not None
         kept: list[int] = []
         placed: list[int] = []
+        nothing: Sequence[tuple[int, Hashable]] = [(_MOST_KEPT, None)] * len(operator.operands)
         for degrees in every:
-            its = self.space.kept(operator, degrees, self.optimizer_states)
-            if its is None:
-                its = [(_MOST_KEPT, None)] * len(operator.operands)
-            kept += [min(size, _MOST_KEPT) for size, _ in its]
+            its = nothing
+            for what in SHARDING:
+                its = self.space.kept(operator, degrees, self, what) or nothing
+                kept += [min(size, _MOST_KEPT) for size, _ in its]
             placed += [self._placements.setdefault(at, len(self._placements)) for _, at in its]
         return {
             "n_kept": len(kept),

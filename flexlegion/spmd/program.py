@@ -116,7 +116,7 @@ class Program:
         return self.stages[self.runs[self.run_of[operator]].stage]
 
 
-_SHARDS = {"states": 0, "gradients": 2, "weights": 3}
+_SHARDS = {"states": 1, "gradients": 2, "weights": 3}
 
 
 def program_of(graph: Graph, strategy: ResolvedStrategy, devices: Sequence[str]) -> Program:
@@ -140,7 +140,7 @@ def program_of(graph: Graph, strategy: ResolvedStrategy, devices: Sequence[str])
     numbers = {name: number for number, name in enumerate(devices)}
     operators = trained(graph)
     places = {op: [numbers[d] for d in strategy[op.name].devices] for op in operators}
-    sets = _joined([frozenset(its) for its in places.values()])
+    sets = device_sets([frozenset(its) for its in places.values()])
     stages = tuple(Stage(tuple(sorted(its)), Axes.prime(len(its))) for its in sets)
     number_of = {device: n for n, its in enumerate(sets) for device in its}
     divisions = {}
@@ -171,7 +171,7 @@ def runs_of(operators: Sequence[Operator], stages: Sequence[int]) -> tuple[Run, 
     return tuple(Run(stage, tuple(its)) for stage, its in rows)
 
 
-def _joined(sets: Sequence[frozenset[int]]) -> list[frozenset[int]]:
+def device_sets(sets: Sequence[frozenset[int]]) -> list[frozenset[int]]:
     """Sets that have something in common become one; in the order of their first elements."""
     found: list[frozenset[int]] = []
     for its in dict.fromkeys(sets):

@@ -284,9 +284,10 @@ typedef struct {
   const int64_t *times;
   const int32_t
       *contention; /* how much longer each takes beside busy ones, in thousandths; or NULL */
-  /* In a problem with a space, of each split and operand: the bytes that a program keeps, and a
-   * number for how it lies on the devices, which equal ones have in common. Otherwise NULL. */
-  int64_t n_kept; /* n_splits x operands, or 0 */
+  /* In a problem with a space: the bytes that a program keeps of each operand, for each split, and
+   * for what is sharded ("states", "gradients", "weights"); and of each split and operand a number
+   * for how it lies on the devices, which equal ones have in common. Otherwise NULL. */
+  int64_t n_kept; /* n_splits x 3 x operands, or 0 */
   const int64_t *kept;
   const int32_t *placed;
 } fl_split_costs;

@@ -98,6 +98,7 @@ using AttributeList = std::vector<std::pair<std::string, std::string>>;
 // pass, and again the backward pass, reads them. Others call these ZeRO's stages 1, 2 and 3, or the
 // last one fully sharded data parallelism (Rajbhandari et al., 2020; plan.h).
 enum class Sharding { states, gradients, weights };
+constexpr int kShardings = 3;
 
 // The operator's *space* has the dimensions of its first output, then those that it reduces, such
 // as the inner one of a matrix product: its tiles are the tasks. Tasks that differ in their parts

@@ -31,8 +31,9 @@ struct Split {
   int parts = 1;                   // of its linear inputs' partial values
   // As forward and backward, how much longer beside busy neighbours (Block::contention); or empty.
   std::vector<std::int32_t> forward_contention = {}, backward_contention = {};
-  // Of each operand, what an exported program keeps on each device (bytes), and a number for how it
-  // lies there; empty where nothing is exported (sim/program_memory.h).
+  // What an exported program keeps on each device of each operand (bytes), [sharding * operands +
+  // operand], and a number for how the operand lies there; empty where nothing is exported
+  // (sim/program_memory.h).
   std::vector<std::int64_t> kept = {};
   std::vector<std::int32_t> placed = {};
 

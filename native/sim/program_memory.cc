@@ -11,20 +11,24 @@ namespace flexlegion {
 ProgramMemory::ProgramMemory(const Problem& problem) : problem_(problem) {
   if (problem.program_capacity < 0) return;
   const Graph& graph = problem.graph;
-  IdVector<TensorId, Place> first(graph.tensors.size(), Place{OpId(0), -1});
+  IdVector<TensorId, Place> first(graph.tensors.size(), Place{OpId(0), -1, -1});
   for (OpId op : graph.operators.ids()) {
     const auto& operands = graph.operators[op].operands;
-    for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
+    const int count = static_cast<int>(operands.size());
+    const bool again = graph.operators[op].again;
+    for (int i = 0; i < count; ++i) {
       const Operand& its = operands[static_cast<std::size_t>(i)];
       Place& found = first[its.tensor];
       const bool seen = found.operand >= 0;
       if (graph.tensors[its.tensor].kind == TensorKind::input) continue;
       if (!seen) {
-        found = {op, i};
-        kept_.push_back(found);
-      } else if (its.role == Role::input && its.saved_for_backward &&
+        const bool weight = its.role == Role::weight;
+        const int sharding = weight ? static_cast<int>(graph.operators[op].sharding) : 0;
+        found = {op, i, sharding * count + i};
+        if (weight || !again) kept_.push_back(found);
+      } else if (!again && its.role == Role::input && its.saved_for_backward &&
                  graph.tensors[its.tensor].kind == TensorKind::activation) {
-        copies_.push_back({{op, i}, found});
+        copies_.push_back({{op, i, i}, found});
       }
     }
   }
@@ -36,7 +40,7 @@ std::int64_t ProgramMemory::bytes(const PricedStrategy& strategy) const {
   };
   std::int64_t sum = problem_.program_always;
   for (const Place& place : kept_) {
-    sum += split(place).kept[static_cast<std::size_t>(place.operand)];
+    sum += split(place).kept[static_cast<std::size_t>(place.bytes)];
   }
   for (const auto& [read, written] : copies_) {
     const auto at = static_cast<std::size_t>(read.operand);

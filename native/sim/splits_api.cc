@@ -54,7 +54,7 @@ void check_costs(const fl::Problem& problem, const fl_splits& splits, std::int64
   }
   if (its.kept == nullptr) return;
   const auto operands = problem.graph.operators[fl::OpId(splits.op)].operands.size();
-  if (its.n_kept != static_cast<std::int64_t>(operands) * splits.n_splits) {
+  if (its.n_kept != fl::kShardings * static_cast<std::int64_t>(operands) * splits.n_splits) {
     throw std::invalid_argument("wrong number of operands");
   }
   for (std::int64_t i = 0; i < its.n_kept; ++i) {
@@ -135,7 +135,8 @@ int fl_problem_add_splits(fl_problem* handle, const fl_splits* splits,
       }
       if (costs->kept != nullptr) {
         const auto at = static_cast<std::ptrdiff_t>(s) * operands;
-        split.kept.assign(costs->kept + at, costs->kept + at + operands);
+        const std::int64_t* kept = costs->kept + fl::kShardings * at;
+        split.kept.assign(kept, kept + fl::kShardings * operands);
         split.placed.assign(costs->placed + at, costs->placed + at + operands);
       }
     }

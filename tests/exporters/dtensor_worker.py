@@ -28,20 +28,26 @@ def steps(plan: object, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
     inputs = [torch.from_numpy(value) for value in some("input/").values()]
     labels = [torch.from_numpy(value) for value in some("label/").values()]
-    weights = plan.Weights(some("weight/"))
+    weights = plan.Weights(some("weight/"), own_share="own_share" in given)
+    inputs, labels = (
+        [x.chunk(weights.shares)[weights.share] for x in its] for its in (inputs, labels)
+    )
     optimizer = torch.optim.SGD(weights.parameters(), 0.1, 0.9)
     result = {}
     for step in range(STEPS):
         optimizer.zero_grad()
-        tensors = plan.forward(weights, *inputs)
-        loss = plan.loss(weights, tensors, *labels)
-        if loss.requires_grad:
-            loss.backward()
+        if plan.MICRO_BATCHES > 1 or weights.stages:
+            tensors, loss = None, plan.forward_backward(weights, *inputs, *labels)
+        else:
+            tensors = plan.forward(weights, *inputs)
+            loss = plan.loss(weights, tensors, *labels)
+            if loss.requires_grad:
+                loss.backward()
         if plan.CLIP_NORM is not None:
             result[f"{step} norm"] = plan.clip(weights).numpy()
         result[f"{step} loss"] = np.array(loss.item())
         if step == 0:
-            for name in plan.OUTPUTS:
+            for name in plan.OUTPUTS if tensors else ():
                 result[name] = tensors[name].full_tensor().detach().numpy()
             for name in weights.names:
                 if weights[name].grad is not None:

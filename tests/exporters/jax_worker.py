@@ -33,19 +33,15 @@ def steps(plan: Any, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
     @jax.jit
     def step(weights: Any, velocity: Any) -> Any:
-        def loss_of(trained: Any) -> Any:
-            mine = {**weights, **trained}
-            tensors = plan.forward(mine, *inputs, key=jax.random.key(0))
-            loss = plan.loss(mine, tensors, *labels)
-            kept = {name: tensors[name] for name in (*plan.OUTPUTS, *plan.STATES)}
-            return loss, kept
-
-        grad = jax.value_and_grad(loss_of, has_aux=True)
-        (loss, kept), gradients = grad(plan.trained(weights))
+        key = jax.random.key(0)
+        loss, gradients, states = plan.value_and_grad(weights, *inputs, *labels, key=key)
+        kept = {}
+        if plan.MICRO_BATCHES == 1:
+            tensors = plan.forward(weights, *inputs, key=key)
+            kept = {name: tensors[name] for name in plan.OUTPUTS}
         gradients = plan.clipped(gradients)
         velocity = {name: 0.9 * velocity[name] + g for name, g in gradients.items()}
         moved = {name: weights[name] - 0.1 * v for name, v in velocity.items()}
-        states = {name: kept[name] for name in plan.STATES}
         return loss, kept, gradients, {**weights, **states, **moved}, velocity
 
     result = {}
@@ -53,7 +49,7 @@ def steps(plan: Any, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         loss, kept, gradients, weights, velocity = step(weights, velocity)
         result[f"{number} loss"] = np.array(loss)
         if number == 0:
-            result |= {name: np.asarray(kept[name]) for name in plan.OUTPUTS}
+            result |= {name: np.asarray(value) for name, value in kept.items()}
             result |= {f"{name} gradient": np.asarray(g) for name, g in gradients.items()}
     return result | {name: np.asarray(value) for name, value in weights.items()}
 

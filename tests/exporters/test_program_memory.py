@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,14 +49,15 @@ class Kept:
         return sum(self.sizes.values())
 
 
-SIZES = {
+SIZES: dict[str, dict[str, Any]] = {
     "lenet": {},
+    "mlp": {"input_shape": [256], "hidden": [1024, 512]},
     "gpt": {"steps": 32, "layers": 2, "hidden": 64, "heads": 4, "vocabulary": 128},
 }
 
 
 @pytest.mark.usefixtures("processes")
-@pytest.mark.parametrize("strategy", ["data", "megatron"])
+@pytest.mark.parametrize("strategy", ["data", "megatron", "fsdp", "data+again", "fsdp+again"])
 @pytest.mark.parametrize("name", SIZES)
 def test_a_program_keeps_what_is_said(name: str, strategy: str, tmp_path: Path) -> None:
     model = fl.load_model(name, batch_size=8, sizes=SIZES[name])
@@ -80,8 +82,15 @@ def test_a_program_keeps_what_is_said(name: str, strategy: str, tmp_path: Path) 
         trained.add(parameter)
         kept.sizes.pop(parameter.to_local().untyped_storage()._cdata, None)
     # Weights, gradients and states are exact, activations the least that they can be.
-    assert done.memory.weights == trained.total
-    assert 0.6 * kept.total <= done.memory.activations <= kept.total
+    gathered = 0
+    for weight, place in plan.WEIGHTS.items():
+        if place.kept is not None:
+            whole = weights[weight].redistribute(placements=place.placements).to_local()
+            gathered += whole.numel() * 4
+    assert (gathered > 0) == (name == "mlp")
+    assert done.memory.weights == trained.total + gathered * ("fsdp" not in strategy)
+    if strategy in ("data", "megatron") and not gathered:  # of others, nobody tells what is kept
+        assert 0.6 * kept.total <= done.memory.activations <= kept.total
     optimizer = torch.optim.Adam(weights.parameters())
     loss.backward()
     gradients = Kept()
@@ -97,8 +106,8 @@ def test_a_program_keeps_what_is_said(name: str, strategy: str, tmp_path: Path) 
     assert done.memory.optimizer_states == states.total
 
 
-def test_all_devices_that_use_a_weight_keep_it() -> None:
-    """Data parallelism keeps everything on each device; training here shares the states out."""
+def test_small_weights_are_whole() -> None:
+    """Each device that uses them keeps all of them, as in training here."""
     model = fl.Model(8)
     model.softmax(model.dense(model.input((64,)), 64, name="wide"))
     done = export(model, "p100x4", "data", optimizer="adam")
@@ -112,7 +121,7 @@ def test_all_devices_that_use_a_weight_keep_it() -> None:
 
 def test_what_does_not_fit_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = str(tmp_path / "plan.py")
-    options = ["--model", "gpt", "--size", "preset=13b", "--size", "layers=4", "--batch-size", "8"]
+    options = ["--model", "gpt", "--size", "preset=13b", "--size", "layers=12", "--batch-size", "8"]
     options += ["--machine", "p100x8", "--optimizer", "adam", "--to", "dtensor", "--out", plan]
     assert main(["export", "data", *options, "--json"]) == 0
     out, err = capsys.readouterr()
@@ -126,23 +135,67 @@ def test_what_does_not_fit_is_said(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "it does not fit" in " ".join(out.split())
 
 
+@pytest.mark.usefixtures("processes")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_no_gathered_weight_is_kept(precision: str, tmp_path: Path) -> None:
+    """Nor a rounded copy of it, in the graph of the backward pass."""
+    model = fl.Model(8)
+    model.dense(model.tanh(model.dense(model.input((256,)), 1024)), 512)
+    model.loss = "mean_squared_error"
+    kept = {}
+    for strategy in ("data+zero2", "fsdp"):
+        done = export(model, f"h100x{DEVICES}", strategy, optimizer="adam", precision=precision)
+        (tmp_path / "plan.py").write_text(done.text)
+        plan = loaded(tmp_path / "plan.py")
+        weights = plan.Weights(
+            {key: np.asarray(value) for key, value in done.first_values().items()}
+        )
+        results = plan.forward(weights, torch.zeros(8, 256))
+        loss = plan.loss(weights, results, torch.zeros(8, 512))
+        kept[strategy] = saved_elements(loss)
+        loss.backward()
+    assert 1024 * 512 in kept["data+zero2"]
+    assert 1024 * 512 not in kept["fsdp"]
+
+
+def saved_elements(loss: torch.Tensor) -> set[int]:
+    """The numbers of elements of tensors that a graph keeps for the backward pass."""
+    seen, left, found = set(), [loss.grad_fn], set()
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        left += [other for other, _ in node.next_functions]
+        for name in dir(node):
+            if name.startswith("_raw_saved_"):
+                kept = getattr(node, name)
+                for each in kept if isinstance(kept, tuple) else (kept,):
+                    if isinstance(each.data, torch.Tensor):
+                        size = each.data.untyped_storage().nbytes()
+                        found.add(size // each.data.element_size())
+    return found
+
+
 def test_a_search_refuses_programs_that_do_not_fit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Adam's states of all weights are on each device of a program; here they are shared out."""
-    sizes = ["--size", "input_shape=20000", "--size", "hidden=20000x20000x20000"]
+    """With gathered weights they do not, but with weights in shards they do."""
+    sizes = ["--size", "input_shape=32000", "--size", "hidden=32000x32000x32000"]
     options = ["--model", "mlp", *sizes, "--batch-size", "16", "--machine", "p100x8"]
-    options += ["--optimizer", "adam", "--start", "data", "--dimensions", "sample"]
-    options += ["--proposals", "1", "--chains", "1", "--json", "--out"]
-    found, within = tmp_path / "found.json", tmp_path / "within.json"
-    assert main(["search", *options, str(found)]) == 0
-    assert json.loads(capsys.readouterr().out)["fits"] is True
-    assert main(["search", *options, str(within), "--space", "dtensor"]) == 2
+    options += ["--optimizer", "adam", "--dimensions", "sample"]
+    options += ["--proposals", "1", "--chains", "1", "--space", "dtensor", "--json", "--out"]
+    sharded, whole = tmp_path / "sharded.json", tmp_path / "whole.json"
+    assert main(["search", *options, str(sharded), "--start", "fsdp"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["fits"] is True
+    assert facts["memory_of_each_device"]["fits"] is True
+    assert main(["search", *options, str(whole), "--start", "data"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert "no strategy was found that fits into the machine's memories" in err
     assert "by what its program for dtensor keeps there" in err
-    assert not within.exists()
+    assert not whole.exists()
 
 
 def test_searches_within_a_target_tell_the_memory_of_the_program() -> None:

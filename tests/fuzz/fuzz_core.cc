@@ -323,7 +323,8 @@ class Sequence {
     }
     const int less = random_.hostile && random_.chance(0.02) ? 1 : 0;
     times.push_back(0);
-    const std::int64_t n_kept = static_cast<std::int64_t>(operands) * splits.n_splits;
+    // For each split and operand, three numbers: of states, gradients and weights in shards.
+    const std::int64_t n_kept = 3 * static_cast<std::int64_t>(operands) * splits.n_splits;
     std::vector<std::int64_t> kept;
     std::vector<std::int32_t> placed;
     for (std::int64_t i = 0; i <= n_kept; ++i) {

@@ -24,6 +24,7 @@ from flexlegion.graph.tensor import Tensor
 from flexlegion.networks.network import Network
 from flexlegion.objective.training import TrainingSpec
 from flexlegion.strategy.configuration import ParallelConfig, splits
+from flexlegion.strategy.granularity import Granularity
 from flexlegion.transforms.losses import add_losses
 
 Arrays = dict[str, np.ndarray]
@@ -120,9 +121,14 @@ def network_named(name: str) -> Network:
     return network
 
 
-def setting_of(network: Network, devices: int) -> Setting:
-    """The network on that many GPUs."""
-    return Setting.of(network, f"p100x{devices}", costs="analytic")
+def setting_of(network: Network, devices: int, **training: Any) -> Setting:
+    """The network on that many GPUs; if it is trained otherwise, small weights have shards, too."""
+    if not training:
+        return Setting.of(network, f"p100x{devices}", costs="analytic")
+    its = Network.of(network.model, replace(network.training, **training))
+    without_dropout(its.graph)
+    fine = Granularity(shard_bytes=64)
+    return Setting.of(its, f"p100x{devices}", costs="analytic", granularity=fine)
 
 
 def random_allowed(network: Network, devices: int, to: str, seed: int) -> Strategy:
@@ -138,9 +144,11 @@ def random_allowed(network: Network, devices: int, to: str, seed: int) -> Strate
     return Strategy(configs, f"seed {seed}")
 
 
-def text_of(network: Network, devices: int, strategy: str | Strategy, to: str) -> str:
+def text_of(
+    network: Network, devices: int, strategy: str | Strategy, to: str, **training: Any
+) -> str:
     """The program."""
-    return program_of(Given.inside(setting_of(network, devices), strategy), to).text
+    return program_of(Given.inside(setting_of(network, devices, **training), strategy), to).text
 
 
 def loaded(path: Path) -> ModuleType:
