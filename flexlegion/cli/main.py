@@ -93,11 +93,11 @@ def _run(argv: Sequence[str] | None) -> None:
     check_config(args, arguments)
     args.arguments = arguments  # to start it elsewhere
     raise_on_signals()
-    check_given(args)
     if rank() == 0:  # of several, the others have the files from it
         check_outputs(args)
-        if getattr(args, "save_config", None) is not None:
-            save_config(parser, args)
+    check_given(args)
+    if rank() == 0 and getattr(args, "save_config", None) is not None:
+        save_config(parser, args)
     args.run(args)
 
 

@@ -131,9 +131,9 @@ class _Drawn:
     def __lt__(self, rate: Any) -> bool:
         if isinstance(rate, int | float) and rate <= 0:
             return False
-        raise UserError(
-            f"the network skips layers at random, at a rate of {rate} (layerdrop); only a rate of "
-            "0 can be imported"
+        raise RuntimeError(
+            f"it skips layers at random, at a rate of {rate} (layerdrop); only a rate of 0 can be "
+            "imported"
         )
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Literal, get_args
 
-from flexlegion.base.arguments import is_number
 from flexlegion.base.errors import UserError
 from flexlegion.base.quoting import described, printable, shown
 from flexlegion.base.suggestions import did_you_mean
@@ -111,36 +110,24 @@ class ParallelConfig:
         Raises
         ------
         UserError
-            If it names a dimension that the operator does not have.
+            If it names a dimension that the operator does not have, or has values of other types.
         """
-        self._check_types(f"{where}: operator '{operator.name}'")
-        if self.dims is None:
-            missing = operator.dims[len(self.degrees) :]
-            reductions = len(self.degrees) == len(operator.output.shape)
+        its = self.of_its_types(f"{where}: operator '{operator.name}'")
+        if its.dims is None:
+            missing = operator.dims[len(its.degrees) :]
+            reductions = len(its.degrees) == len(operator.output.shape)
             if not reductions and any(dim.kind is not DimKind.PART for dim in missing):
-                return self
-            return replace(self, degrees=(*self.degrees, *(1,) * len(missing)))
+                return its
+            return replace(its, degrees=(*its.degrees, *(1,) * len(missing)))
         names = [dim.name for dim in operator.dims]
-        for name in self.dims:
+        for name in its.dims:
             if name not in names:
                 raise UserError(
                     f"{where}: operator '{operator.name}' has no dimension '{printable(name[:40])}'"
                     f"{did_you_mean(name, names)}; it has {', '.join(names)}"
                 )
-        degrees = dict(zip(self.dims, self.degrees, strict=True))
-        return replace(self, degrees=tuple(degrees.get(name, 1) for name in names), dims=None)
-
-    def _check_types(self, where: str) -> None:
-        """Raise `UserError` unless there are whole degrees, and a list of devices."""
-        for what, value in (("degrees", self.degrees), ("devices", self.devices)):
-            if not isinstance(value, tuple):
-                raise UserError(
-                    f"{where}: its {what} have to be a tuple, as in ParallelConfig((2, 1), "
-                    f"('gpu:0', 'gpu:1')), but are {described(value)}"
-                )
-        for degree in self.degrees:
-            if not is_number(degree, int):
-                raise UserError(f"{where} has degree {described(degree)}, which is no whole number")
+        degrees = dict(zip(its.dims, its.degrees, strict=True))
+        return replace(its, degrees=tuple(degrees.get(name, 1) for name in names), dims=None)
 
     def named(self, operator: Operator) -> ParallelConfig:
         """The same with degrees by the dimensions' names, where they are more than 1."""

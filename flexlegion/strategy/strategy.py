@@ -59,8 +59,9 @@ class Strategy(Mapping[str, ParallelConfig]):
         for name, config in configs.items():
             if not isinstance(config, ParallelConfig):
                 raise UserError(
-                    f"the configuration of operator '{name}' has to be a ParallelConfig, as in "
-                    f"ParallelConfig((2, 1), ('gpu:0', 'gpu:1')), but is {described(config)}"
+                    f"{source}: the configuration of operator '{name}' has to be a "
+                    "ParallelConfig, as in ParallelConfig((2, 1), ('gpu:0', 'gpu:1')), but is "
+                    f"{described(config)}"
                 )
         self._configs = dict(configs)
         self.source = source
@@ -136,7 +137,7 @@ class Strategy(Mapping[str, ParallelConfig]):
             If it does not fit.
         """
         self._check_fingerprint(graph)
-        filled = self._of_their_types().filled(graph)
+        filled = self.filled(graph)
         operators = {operator.name: operator for operator in graph.operators}
         for name in filled:
             if name not in operators:
@@ -153,18 +154,6 @@ class Strategy(Mapping[str, ParallelConfig]):
         for name, operator in operators.items():
             configs[name].check(operator, devices, self.source)
         return ResolvedStrategy(configs, self, graph, devices)
-
-    def _of_their_types(self) -> Strategy:
-        """The same with configurations whose values are of the right types."""
-        configs = {}
-        for name, config in self._configs.items():
-            if not isinstance(config, ParallelConfig):
-                raise UserError(
-                    f"{self.source}: the configuration of operator '{name}' is "
-                    f"{described(config)}, but has to be a ParallelConfig"
-                )
-            configs[name] = config.of_its_types(f"{self.source}: operator '{name}'")
-        return Strategy(configs, self.source, self.found, self.granularity)
 
     @property
     def fingerprint(self) -> Fingerprint | None:

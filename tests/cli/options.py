@@ -194,9 +194,7 @@ ROWS: dict[str, dict[str, Row]] = {
         "storage": Row(
             {"--storage": "bf16"}, shows=says("in single precision, not in bf16"), status=2
         ),
-        "micro_batches": Row(
-            {"--micro-batches": "2"}, shows=says("as a whole, not in 2 micro-batches"), status=2
-        ),
+        "micro_batches": Row({"--micro-batches": "2"}, {"micro_batches": 2}, moves=True),
     }
     | MACHINE
     | POSITIONAL

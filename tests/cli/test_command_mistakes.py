@@ -49,7 +49,9 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def state_of(folder: Path) -> dict[str, int]:
-    return {str(path): path.lstat().st_mtime_ns for path in folder.rglob("*")}
+    """When files were written, but for what Python keeps of modules that it imports."""
+    paths = (path for path in folder.rglob("*") if "__pycache__" not in path.parts)
+    return {str(path): path.lstat().st_mtime_ns for path in paths if not path.is_dir()}
 
 
 def _too_long(*_: Any) -> NoReturn:

@@ -82,7 +82,7 @@ MISTAKES = {
     "divides": "divides in net.py raises ZeroDivisionError: integer division or modulo by zero (li",
     "in-numpy": "in_numpy in net.py raises ValueError: cannot reshape array of size 3 into shape",
     "refused": "strategy 'refused': unknown model 'nosuch'",
-    "texts": "strategy 'texts': the configuration of operator 'hidden' is 'cpu:0', but",
+    "texts": "strategy 'texts': the configuration of operator 'hidden' has to be a ParallelConfig",
     "list": "strategy 'list': its function returns a list, but has to return a Strategy, or",
     "numbers": "strategy 'numbers': operator 'hidden' has the devices [0], no names",
 }

@@ -21,6 +21,7 @@ from flexlegion.networks.network import Network
 from flexlegion.objective.training import TrainingSpec
 from flexlegion.sim.problem import Degrees, Needs, Problem
 from flexlegion.sim.simulator import OUT_OF_MEMORY, SIMULATED, Simulation, full
+from flexlegion.strategy.configuration import Sharding
 from flexlegion.strategy.strategy import ResolvedStrategy
 
 DEVICES = 4
@@ -42,9 +43,9 @@ class OfSize:
         return self.target.allows(operator, degrees)
 
     def kept(
-        self, operator: Operator, degrees: Degrees, states: int
+        self, operator: Operator, degrees: Degrees, problem: Problem, sharding: Sharding
     ) -> Sequence[tuple[int, Hashable]] | None:
-        return self.target.kept(operator, degrees, states)
+        return self.target.kept(operator, degrees, problem, sharding)
 
     def room(self, graph: Graph, topology: Topology) -> tuple[int, int]:
         return self.bytes, self.target.room(graph, topology)[1]

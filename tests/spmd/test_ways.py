@@ -45,7 +45,7 @@ def test_words_are_read_back(ways: Ways) -> None:
         ("dp=4", "takes 4 devices, but the machine has 8"),
         ("tp=x", "'tp' of a division of training is a number"),
         ("tp=", "is a number"),
-        ("tp=0", "at least one device along each way"),
+        ("tp=0", "tp is 0, but at least one device is along each way; write 1"),
         ("zero=4", "stages 0 to 3"),
         ("tb=2", "unknown way to divide training 'tb'; choose one of dp, tp, pp"),
         ("again=ful", "did you mean 'full'"),
