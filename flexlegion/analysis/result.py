@@ -60,6 +60,9 @@ class Iteration(Result):
     allocated_bytes : int
         The most that training allocates in any memory, and keeps throughout; tensors that are
         needed for a short while take turns in it.
+    contents_bytes : dict
+        What the fullest memory has of that for what: weights, weight gradients, optimizer states,
+        activations, gradients, batch.
     peak_memory_bytes : int
         The most that any memory holds at one time of what is still needed.
     load_balance : float
@@ -75,6 +78,7 @@ class Iteration(Result):
     computation_time_ns: int
     peak_memory_bytes: int
     allocated_bytes: int
+    contents_bytes: dict[str, int]
     load_balance: float
     fits: bool
 

@@ -24,9 +24,9 @@ def figures(timeline: Timeline) -> Json:
 
     Of memory: ``allocated_bytes`` is the most that training by flexlegion's runtime allocates in
     any. It keeps that throughout; tensors that are needed for a short while take turns in it.
-    ``fits`` says whether it is within each one's size. ``peak_memory_bytes`` is the most that any
-    holds at one time of what is still needed: what a runtime would do with that gives all else back
-    at once.
+    ``contents_bytes`` is what the fullest one has of it for what (`CONTENTS`). ``fits`` says
+    whether it is within each one's size. ``peak_memory_bytes`` is the most that any holds at one
+    time of what is still needed: what a runtime would do with that gives all else back at once.
     """
     return {
         "iteration_time_ns": timeline.iteration_time_ns,
@@ -34,6 +34,7 @@ def figures(timeline: Timeline) -> Json:
         "computation_time_ns": timeline.computation_time_ns,
         "peak_memory_bytes": max(timeline.peak_memory_bytes.values()),
         "allocated_bytes": max(timeline.allocated_bytes.values()),
+        "contents_bytes": timeline.contents_bytes[fullest(timeline)],
         "load_balance": timeline.load_balance,
         "fits": timeline.fits,
     }
@@ -78,6 +79,12 @@ def details(timeline: Timeline, priced_by: Mapping[str, int]) -> Json:
 def capacity(timeline: Timeline) -> dict[str, int]:
     """The size of each memory in bytes."""
     return {d.memory: d.memory_bytes for d in timeline.problem.topology.devices}
+
+
+def fullest(timeline: Timeline) -> str:
+    """The memory of which the largest share is allocated."""
+    sizes, held = capacity(timeline), timeline.allocated_bytes
+    return max(held, key=lambda name: held[name] / sizes[name])
 
 
 def memory_excess(strategy: ResolvedStrategy, timeline: Timeline) -> str | None:
@@ -164,8 +171,15 @@ def priced(priced_by: Mapping[str, int]) -> str:
     return ", ".join(f"{number:,} {name}" for name, number in sorted(priced_by.items()))
 
 
+def _contents(timeline: Timeline) -> str:
+    """``weights 1.2 GiB, weight gradients 1.2 GiB, ...``, the most first."""
+    its = timeline.contents_bytes[fullest(timeline)]
+    told = sorted((kind for kind in its if its[kind]), key=lambda kind: -its[kind])
+    return ", ".join(f"{kind} {memory(its[kind])}" for kind in told)
+
+
 def _memories(timeline: Timeline) -> Table:
-    """The fullest memories, those that hold equally much on one line."""
+    """The fullest memories, those that hold equally much on one line; of the fullest, for what."""
     sizes = capacity(timeline)
     values = {
         name: (peak, timeline.allocated_bytes[name], sizes[name])
@@ -177,9 +191,9 @@ def _memories(timeline: Timeline) -> Table:
         (names(places[start:end]), *map(memory, values[places[start]]))
         for start, end in runs[:MEMORIES_SHOWN]
     ]
-    note = ""
+    note = f"of {places[0]}: {_contents(timeline)}"
     if len(runs) > MEMORIES_SHOWN:
-        note = f"and {len(places) - runs[MEMORIES_SHOWN][0]} more, which are less full"
+        note = f"and {len(places) - runs[MEMORIES_SHOWN][0]} more, which are less full\n{note}"
     return Table(("memory", "peak", "allocated", "capacity"), rows, note=note)
 
 

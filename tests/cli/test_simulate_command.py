@@ -81,7 +81,8 @@ def test_simulate_as_text(capsys: Capture) -> None:
     for name in ("iteration time", "bytes moved", "computation time", "load balance"):
         assert names.count(name) == 1
     assert "tasks priced      48 analytic" in lines
-    assert lines[-1].startswith("gpu:")
+    assert lines[-2].startswith("gpu:")
+    assert lines[-1].startswith("of gpu:3: activations 1.038 MiB, weight gradients 626.0 KiB, weig")
 
 
 def test_one_device_moves_nothing(capsys: Capture) -> None:

@@ -83,7 +83,7 @@ def test_options_reach_every_network(
     wanted = asked | {"strategies": 3, "rounds": 1, "trial_budget": "0.1s", "seed": 3}
     assert report["options"] == wanted
     assert networks_of(report)["small"]["options"] == wanted
-    heading = "optimizer adamw, clipped to norm 0.5, stored as fp16, micro-batches 2"
+    heading = "adamw, clipped to norm 0.5, averages with ema 0.9, stored as fp16, micro-batches 2"
     assert heading in " ".join(capfd.readouterr().out.split())
 
 
