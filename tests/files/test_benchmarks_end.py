@@ -49,8 +49,12 @@ def test_nothing_is_left_of_a_benchmark(how: str) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     if how != "error":
-        # The benchmark, its guardian, two workers, and one process of each; and timeout itself.
-        assert len(started(word)) == 6 + (how == "timeout")
+        # The benchmark, its guardian, two workers, and one process of each; and timeout itself. A
+        # process that was just made has no environment to be found by until it runs its program.
+        wanted, deadline = 6 + (how == "timeout"), time.monotonic() + SECONDS
+        while len(started(word)) < wanted and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert len(started(word)) == wanted
         process.send_signal(signal.SIGTERM if how == "timeout" else getattr(signal, how))
     process.wait(SECONDS)
     deadline = time.monotonic() + SECONDS
