@@ -28,6 +28,9 @@ from flexlegion.sim.simulator import full
 from flexlegion.sim.throughput import rates
 
 OPTCNN_DEVICES = 16  # on more of them, OptCNN's strategy of a large network takes tens of seconds
+# On more of them, strategies for networks of a kind may take minutes and gigabytes: `3d` tries all
+# divisions of the machine.
+SPECIAL_DEVICES = 128
 
 
 @dataclass(frozen=True, repr=False)
@@ -172,8 +175,10 @@ def report_on(
         **training,
     )
     with ProgressBar("known strategies", progress) as bar:
-        few = len(simulated.setting.problem.devices) <= OPTCNN_DEVICES
-        names = [n for n in (*KNOWN, *SPECIAL) if "optcnn" not in n or (few and n == "optcnn")]
+        devices = len(simulated.setting.problem.devices)
+        names = [n for n in KNOWN if n != "optcnn" or devices <= OPTCNN_DEVICES]
+        if devices <= SPECIAL_DEVICES:
+            names += [n for n in SPECIAL if n != "optcnn-coarse"]
         rows = known_rows(simulated.setting, names, lambda name, share: bar.show(share, name))
     return report_of(simulated, rows, tracks, progress=progress)
 

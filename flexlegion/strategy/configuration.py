@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from numbers import Integral
 from typing import TYPE_CHECKING, Literal, get_args
 
+from flexlegion.base.arguments import is_number
 from flexlegion.base.errors import UserError
 from flexlegion.base.quoting import described, printable, shown
 from flexlegion.base.suggestions import did_you_mean
@@ -154,11 +154,11 @@ class ParallelConfig:
         UserError
             If a degree is no whole number, or a device or a dimension no name.
         """
-        if not _are(self.degrees, Integral):
+        if not _are(self.degrees, lambda degree: is_number(degree, int)):
             raise UserError(f"{where} has the degrees {_few(self.degrees)}, no whole numbers")
-        if not _are(self.devices, str):
+        if not _are(self.devices, _is_name):
             raise UserError(f"{where} has the devices {_few(self.devices)}, no names")
-        if self.dims is not None and not _are(self.dims, str):
+        if self.dims is not None and not _are(self.dims, _is_name):
             raise UserError(f"{where} has the dimensions {_few(self.dims)}, no names")
         if type(self.buffers) is not int:
             raise UserError(f"{where} has {described(self.buffers)} as its number of buffers")
@@ -219,7 +219,7 @@ class ParallelConfig:
         for device in self.devices:
             if device in devices:
                 continue
-            if not isinstance(device, str) or not _DEVICE_NAME.fullmatch(device):
+            if not _DEVICE_NAME.fullmatch(device):
                 raise UserError(
                     f"{where} names an unknown device {described(device)}; devices are called "
                     "cpu:0, cpu:1, ... and gpu:0, gpu:1, ..."
@@ -230,9 +230,13 @@ class ParallelConfig:
             )
 
 
-def _are(values: object, kind: type) -> bool:
-    """Whether it is a list of such values."""
-    return isinstance(values, list | tuple) and all(isinstance(one, kind) for one in values)
+def _are(values: object, wanted: Callable[[object], bool]) -> bool:
+    """Whether it is a list of values as wanted."""
+    return isinstance(values, list | tuple) and all(map(wanted, values))
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str)
 
 
 def _few(values: object) -> str:

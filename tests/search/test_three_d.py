@@ -65,6 +65,20 @@ def test_stages() -> None:
     assert prod(strategy[inner.name].degrees) == strategy[inner.name].degrees[-2] == 2
 
 
+def test_spare_registers() -> None:
+    """Twice as many but at the last stage, and none that no micro-batch would have."""
+    problem = problem_of("p100x8", 4)
+    few, more = (
+        stages(problem.graph, problem.devices, tensor=2, pipeline=4, spare=spare)
+        for spare in (1, 2)
+    )
+    assert {config.buffers for config in few.values()} == {1, 2, 3, 4}
+    for name, config in few.items():
+        last = config.buffers == 1
+        assert more[name].buffers == (1 if last else min(2 * config.buffers, 4))
+        assert more[name].devices == config.devices
+
+
 def test_two_runs_of_layers() -> None:
     """Devices of a stage have two, which are not neighbours."""
     problem = problem_of("p100x8", 4)
