@@ -31,7 +31,7 @@ from flexlegion.searches.options import Budget, SearchOptions
 from flexlegion.searches.registry import ANNEALING, SEARCHES, SearchTask, run_search
 from flexlegion.searches.result import SearchResult
 from flexlegion.sim.problem import Needs, Problem
-from flexlegion.sim.simulator import full
+from flexlegion.sim.simulator import full, judge
 from flexlegion.strategy.configuration import SPLIT
 
 REFERENCES = ("data", "expert")
@@ -407,10 +407,9 @@ def _restriction(problem: Problem) -> dict[str, Any]:
 def _time_of(name: str, problem: Problem) -> int | None:
     """A known strategy's iteration; None: it cannot exist, or does not fit into memory."""
     try:
-        timeline = full(problem, named(name, problem))
+        return judge(problem, named(name, problem)).time_ns
     except UserError:
         return None
-    return timeline.iteration_time_ns if timeline.fits else None
 
 
 def _counts(result: SearchResult) -> dict[str, int]:

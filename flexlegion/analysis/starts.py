@@ -21,6 +21,9 @@ MOST_MEMORIES = 1024
 SMALL = 128
 # Of a random strategy, everything moves between all devices; OptCNN's costs are of all pairs.
 MOST_DEVICES = {"random": 64, "optcnn": 512, "optcnn-coarse": 256}
+# OptCNN's strategies know no stages, so everything moves between all devices in each micro-batch.
+# Of so many devices times micro-batches, none could ever be simulated.
+MOST_OPTCNN = 16_384
 
 
 def starts_of(
@@ -60,7 +63,7 @@ def starts_of(
     first: Judged | None = None  # of the starts, once somebody asked
     notes = []
     for spec in default if specs is None else specs:
-        if specs is None and len(problem.devices) > MOST_DEVICES.get(str(spec), MOST_MEMORIES):
+        if specs is None and _is_too_large(str(spec), problem):
             continue
         asked = f"random:{seed}" if spec == "random" else spec
         if tell is not None:
@@ -103,6 +106,15 @@ def starts_of(
         return starts, tuple(notes)
     left, large = _simulated(starts, problem, fast)
     return left, (*notes, *large)
+
+
+def _is_too_large(start: str, problem: Problem) -> bool:
+    """Whether a start would take longer to make, or to simulate, than it is worth."""
+    devices = len(problem.devices)
+    every = devices * problem.graph.micro_batches
+    return devices > MOST_DEVICES.get(start, MOST_MEMORIES) or (
+        start.startswith("optcnn") and every > MOST_OPTCNN
+    )
 
 
 def _simulated(

@@ -6,8 +6,11 @@ All ways to write the number of devices as a product of three are simulated (Nar
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
 from typing import NamedTuple
 
 from flexlegion.base.errors import DoesNotApply, UserError
@@ -34,7 +37,8 @@ def three_d(problem: Problem) -> Strategy:
 
     Where one does not fit, it is tried with recomputation or sharded weights, and with both. The
     fastest is tried with two runs of layers a device, and with twice the registers. All are
-    sketched (`DETAILS`), and those that come first are simulated, if that takes seconds.
+    sketched (`DETAILS`), side by side on all cores, and those that come first are simulated, if
+    that takes seconds.
 
     Raises
     ------
@@ -47,17 +51,16 @@ def three_d(problem: Problem) -> Strategy:
             "strategy '3d' has micro-batches go from stage to stage, but a batch goes through in "
             "one piece (see --micro-batches)"
         )
-    found: list[_Found] = []
-    for tensor, pipeline in _factors(problem.devices, graph.micro_batches):
-        _try(problem, _Division(tensor, pipeline), found)
+    divisions = [_Division(*its) for its in _factors(problem.devices, graph.micro_batches)]
+    found = _tried(problem, divisions, [])
     if not found:
         raise DoesNotApply("strategy '3d' finds no way to divide this model and batch")
     for changed in ({"runs": 2}, {"spare": 2}):
-        best = min(found, key=lambda its: its.key)
+        best = found[0]
         if best.division.pipeline > 1:
-            _try(problem, best.division._replace(**changed), found)
-    first = [its for its in sorted(found, key=lambda its: its.key) if its.tasks <= MOST_SIMULATED]
-    best = min(found, key=lambda its: its.key)
+            found = _tried(problem, [best.division._replace(**changed)], found)
+    best = found[0]
+    first = [its for its in found if its.tasks <= MOST_SIMULATED]
     if best.key[0] or best not in first:
         return best.strategy
     times = [(judge(problem, its.strategy).time_ns, its) for its in first[:SIMULATED]]
@@ -81,32 +84,57 @@ class _Found(NamedTuple):
     tasks: int  # if each transfer is looked at
 
 
-def _try(problem: Problem, division: _Division, found: list[_Found]) -> None:
-    """Add that division to what was found, unless it cannot be, or is slower than what fits."""
-    try:
-        configs = stages(problem.graph, problem.devices, *division)
-        strategy = problem.checked(Strategy(configs, "strategy '3d'"))
-    except UserError:
-        return  # it has no pairs of layers to split, too few layers, or too small a batch
-    # As sketches are not exact, what is a bit slower counts, too; and beside what cannot be
-    # simulated, whatever can be.
-    unfit, large, fastest_ns = min((its.key for its in found), default=(True, True, 0))
-    its = fitting(problem, strategy, 0 if unfit or large else round(NEARLY * fastest_ns))
-    large = not its.judged.can_be_simulated
-    if not its.judged.fits:
-        key = (True, large, its.judged.missing_bytes)
-    elif its.judged.time_ns is not None:
-        key = (False, large, its.judged.time_ns)
-    else:
-        return
-    found.append(_Found(key, its.strategy, division, its.judged.all_tasks))
+def _tried(
+    problem: Problem, divisions: Sequence[_Division], found: Sequence[_Found]
+) -> list[_Found]:
+    """What was found, and those of the divisions that can be; the best first.
+
+    What is slower than the best by more than `NEARLY` is left out. That is decided at the end
+    again, so that the result does not depend on who is done first.
+    """
+    strategies = []
+    for division in divisions:
+        try:
+            configs = stages(problem.graph, problem.devices, *division)
+            strategies.append((division, problem.checked(Strategy(configs, "strategy '3d'"))))
+        except UserError:
+            pass  # it has no pairs of layers to split, too few layers, or too small a batch
+    every = list(found)
+
+    def limit_ns() -> int:
+        # As sketches are not exact, what is a bit slower counts, too; and beside what cannot be
+        # simulated, whatever can be.
+        unfit, large, fastest_ns = min((its.key for its in every), default=(True, True, 0))
+        return 0 if unfit or large else round(NEARLY * fastest_ns)
+
+    def attempt(division: _Division, strategy: ResolvedStrategy) -> None:
+        its = fitting(problem, strategy, limit_ns())
+        large = not its.judged.can_be_simulated
+        if not its.judged.fits:
+            key = (True, large, its.judged.missing_bytes)
+        elif its.judged.time_ns is not None:
+            key = (False, large, its.judged.time_ns)
+        else:
+            return
+        every.append(_Found(key, its.strategy, division, its.judged.all_tasks))
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for job in [pool.submit(attempt, *its) for its in strategies]:
+            job.result()
+    late_ns = limit_ns()
+    kept = [its for its in every if its.key[0] or late_ns == 0 or its.key[2] <= late_ns]
+    return sorted(kept, key=lambda its: (its.key, its.division))
 
 
 def _factors(devices: Devices, rounds: int) -> Iterator[tuple[int, int]]:
-    """(tensor, pipeline): devices that share a layer, all of one node, and stages."""
+    """(tensor, pipeline): devices that share a layer, all of one node, and stages.
+
+    Those with large products come first: they fit into memory, and are mostly the fastest of a
+    large model, and what is slower than the fastest so far costs little.
+    """
     count = len(devices.preferred)
     node = min(map(len, devices.preferred_by_node))
-    for tensor in range(1, node + 1):
+    for tensor in range(node, 0, -1):
         if node % tensor or count % tensor:
             continue
         for pipeline in range(1, min(count // tensor, rounds) + 1):
@@ -151,9 +179,12 @@ def stages(
     last = max(numbers, default=0)
     deep = min(last + 1, pipeline)
 
+    @cache
+    def placed(devices: tuple[str, ...], stage: int) -> tuple[str, ...]:
+        return tuple(names[stage * size + place[device]] for device in devices)
+
     def of_stage(config: ParallelConfig, number: int) -> ParallelConfig:
-        ahead = number % pipeline * size
-        devices = tuple(names[ahead + place[device]] for device in config.devices)
+        devices = placed(config.devices, number % pipeline)
         buffers = registers(deep, runs, number, graph.micro_batches)
         if number < last:  # who goes backward at once waits for nobody
             buffers = min(spare * buffers, graph.micro_batches)

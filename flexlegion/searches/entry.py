@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 from flexlegion.sim.problem import Problem
@@ -60,15 +59,12 @@ class Entry:
         bundles
             Whether a search may sketch.
         """
-        begin = time.monotonic()
         # What does not fit is not simulated, be it as large as it may.
         sketched = judge(problem, strategy, 0, "bundles")
-        sketching = time.monotonic() - begin
         more = sketched.all_tasks / max(1, sketched.tasks) - 1  # tasks of transfers
-        time_ns, seconds = None, sketching * (1 + more)
+        time_ns, seconds = None, sketched.seconds * (1 + more)
         if sketched.fits:
-            begin = time.monotonic()
-            time_ns = judge(problem, strategy).time_ns
-            seconds = time.monotonic() - begin
+            exact = judge(problem, strategy)
+            time_ns, seconds = exact.time_ns, exact.seconds
         scouted = more / (more + HALF_SCOUTED - 1) if bundles else 0.0
-        return cls(name, strategy, time_ns, seconds, sketching, scouted)
+        return cls(name, strategy, time_ns, seconds, sketched.seconds, scouted)

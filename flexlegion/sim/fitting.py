@@ -44,7 +44,8 @@ def fitting(problem: Problem, strategy: ResolvedStrategy, limit_ns: int = 0) -> 
         As of `judge`.
     """
     last = Fitting("", strategy, judge(problem, strategy, limit_ns, "bundles"))
-    if last.judged.fits:
+    # What is added only makes more tasks.
+    if last.judged.fits or last.judged.too_large:
         return last
     for together in TRIED:
         found = []

@@ -7,6 +7,7 @@ strategy and tries changes of it, by the delta algorithm or by the full one, wit
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 FLOWS = names("fl_flow", " ")
 CONTENTS = names("fl_content", " ")  # what memory is for
-ALGORITHMS = names("fl_algorithm")
+_ALGORITHMS = names("fl_algorithm")
+ALGORITHMS = _ALGORITHMS[:2]  # the paper's
 VERDICTS = names("fl_verdict")  # on a proposal
 DETAILS = names("fl_detail")  # a strategy is simulated, or sketched with bundles of transfers
 # The columns of a timeline that say which task it is, whatever the micro-batch.
@@ -62,6 +64,9 @@ class Timeline:
     contents_bytes
         Of each memory, what of `allocated_bytes` is for what, by `CONTENTS`. Gradients that take
         turns in memory with activations count as such.
+    played
+        Of the tasks, those that were played: groups of devices that do the same until the last
+        micro-batch are played once; and the delta algorithm plays what follows a change.
     """
 
     problem: Problem
@@ -75,6 +80,7 @@ class Timeline:
     allocated_bytes: dict[str, int]
     load_ns: dict[str, int]
     contents_bytes: dict[str, dict[str, int]]
+    played: int
 
     @cached_property
     def tasks(self) -> npt.NDArray[Any]:
@@ -218,16 +224,16 @@ class Simulation:
         self._proposed: Mapping[str, ParallelConfig] = {}
         core = problem.core
         self._core = core
-        array, time = Arrays(), core.ffi.new("int64_t *")
+        array, time_ns = Arrays(), core.ffi.new("int64_t *")
         self._handle = core.ffi.gc(
             core.check(
                 core.lib.fl_simulator_create(
-                    problem.handle, problem.to_native(array, strategy), time
+                    problem.handle, problem.to_native(array, strategy), time_ns
                 )
             ),
             core.lib.fl_simulator_destroy,
         )
-        self.iteration_time_ns = self._held_time = int(time[0])
+        self.iteration_time_ns = self._held_time = int(time_ns[0])
 
     def propose(
         self,
@@ -242,7 +248,8 @@ class Simulation:
         configs
             By operator name.
         algorithm
-            ``full`` or ``delta``; both give the same timeline.
+            ``full`` or ``delta``; or ``unfolded``, which is full, and plays all tasks, also those
+            of groups of devices that do the same as others. All give the same timeline.
         limit_ns
             Give up once the iteration is sure to take longer; 0: never.
 
@@ -256,20 +263,20 @@ class Simulation:
         problem = self.problem
         for name, config in configs.items():
             problem.prepare(problem.graph.operators[problem.operator_numbers[name]], config.degrees)
-        array, time = Arrays(), self._core.ffi.new("int64_t *", self._held_time)
+        array, time_ns = Arrays(), self._core.ffi.new("int64_t *", self._held_time)
         number = int(
             self._core.check(
                 lib.fl_simulator_propose(
                     self._handle,
                     problem.to_native(array, configs),
-                    ALGORITHMS.index(algorithm),
+                    _ALGORITHMS.index(algorithm),
                     limit_ns,
-                    time,
+                    time_ns,
                 )
             )
         )
         self._proposed = configs if VERDICTS[number] == SIMULATED else {}
-        self.iteration_time_ns = int(time[0])
+        self.iteration_time_ns = int(time_ns[0])
         return VERDICTS[number]
 
     def accept(self) -> None:
@@ -319,6 +326,7 @@ class Simulation:
             dict(zip(memories, core.items(its.allocated, len(memories)), strict=True)),
             dict(zip(places, core.items(its.load, len(places)), strict=True)),
             {memory: dict(zip(CONTENTS, of_content, strict=False)) for memory in memories},
+            int(its.played),
         )
 
 
@@ -337,6 +345,8 @@ class Judged(NamedTuple):
         Those that it has if each transfer is looked at.
     too_large : bool
         Whether there are too many tasks to look at (`most_judged`); all else is unknown then.
+    seconds : float
+        What it took to find that out.
     """
 
     time_ns: int | None
@@ -344,6 +354,7 @@ class Judged(NamedTuple):
     tasks: int
     all_tasks: int
     too_large: bool = False
+    seconds: float = 0.0
 
     @property
     def fits(self) -> bool:
@@ -369,7 +380,8 @@ def judge(
 ) -> Judged:
     """Whether a strategy fits, and how long an iteration takes: less work than a `full` timeline.
 
-    What does not fit is not simulated, and nothing is copied.
+    What does not fit is not simulated, and nothing is copied. Who asks again of the same strategy
+    is told the same at once.
 
     Parameters
     ----------
@@ -381,9 +393,15 @@ def judge(
         One of `DETAILS`: with ``bundles`` it is sketched (``native/sim/sketch.h``), which is many
         times as quick on large machines, and ranks strategies, but gives no one's time.
     """
+    known = strategy.known.setdefault(problem, {})
+    before: Judged | None = known.get(detail)
+    if before is not None and limit_ns >= 0:
+        late = limit_ns > 0 and before.time_ns is not None and before.time_ns > limit_ns
+        return before._replace(time_ns=None) if late else before
     problem.price(strategy)
     core, array = problem.core, Arrays()
     its = core.ffi.new("fl_judged *")
+    begin = time.monotonic()
     verdict = core.check(
         core.lib.fl_problem_judge(
             problem.handle,
@@ -393,10 +411,14 @@ def judge(
             its,
         )
     )
+    seconds = time.monotonic() - begin
     said = VERDICTS[int(verdict)]
-    time = int(its.iteration_time) if said == SIMULATED else None
+    time_ns = int(its.iteration_time) if said == SIMULATED else None
     numbers = int(its.missing), int(its.tasks), int(its.all_tasks)
-    return Judged(time, *numbers, said == "too_fine")
+    judged = Judged(time_ns, *numbers, said == "too_fine", seconds)
+    if time_ns is not None or not judged.fits:  # and not only later than the limit
+        known[detail] = judged
+    return judged
 
 
 def full(problem: Problem, strategy: ResolvedStrategy) -> Timeline:

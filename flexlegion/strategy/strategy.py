@@ -8,6 +8,7 @@ from copy import copy
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 from flexlegion.base.arguments import wrong_type
 from flexlegion.base.documents import read_json
@@ -248,6 +249,11 @@ class ResolvedStrategy(Strategy):
         What was checked.
     graph, machine
         What it was checked against.
+
+    Attributes
+    ----------
+    known
+        What others have found out about it, by whom they asked, for them not to ask again.
     """
 
     def __init__(
@@ -260,6 +266,7 @@ class ResolvedStrategy(Strategy):
         super().__init__(configs, strategy.source, strategy.found, strategy.granularity)
         self.graph = graph
         self.machine = machine
+        self.known: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
 
     def changed(self, configs: Mapping[str, ParallelConfig]) -> ResolvedStrategy:
         """The same with other configurations of some operators, which alone are checked.

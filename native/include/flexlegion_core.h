@@ -297,7 +297,8 @@ int fl_problem_add_splits(fl_problem *problem, const fl_splits *splits,
 
 /* The simulator: a strategy and its timeline. The problem has to live as long. */
 typedef struct fl_simulator fl_simulator;
-typedef enum { FL_FULL, FL_DELTA } fl_algorithm;
+/* Unfolded: as full, but no part of the timeline is taken over from another one that is alike. */
+typedef enum { FL_FULL, FL_DELTA, FL_UNFOLDED } fl_algorithm;
 typedef enum {
   FL_FLOW_VALUE,
   FL_FLOW_GRADIENT,
@@ -375,6 +376,7 @@ typedef struct {
   const int64_t *allocated; /* of each memory, the bytes that it holds throughout */
   const int64_t *contents;  /* of each memory, of each content: its share of these */
   const int64_t *peak;      /* of each memory, the most bytes at one time */
+  int64_t played;           /* tasks, without those that are replicas of others */
 } fl_timeline;
 int fl_simulator_timeline(fl_simulator *simulator, fl_timeline *out);
 /* All of its tasks, which may be millions: as long as the timeline. */

@@ -85,13 +85,11 @@ void Chain::find_critical() {
   }
   const Timeline& line = simulator_.timeline();
   // Each task of the timeline knows its cause, the task whose end it waited for last.
-  int task =
-      static_cast<int>(std::max_element(line.end_time.begin(), line.end_time.begin() + line.tasks) -
-                       line.end_time.begin());
+  int task = line.last_task();
   while (task >= 0) {
     const Cause self = line.place_of(task);
     note_critical(self.owner);
-    task = line.number_of(line.cause[task]);
+    task = line.number_of(line.cause[line.entry_of(task)]);
   }
 }
 

@@ -25,7 +25,8 @@ namespace fl = flexlegion;
 namespace {
 
 using fl::same;
-static_assert(same(FL_FULL, fl::Algorithm::full) && same(FL_DELTA, fl::Algorithm::delta));
+static_assert(same(FL_FULL, fl::Algorithm::full) && same(FL_DELTA, fl::Algorithm::delta) &&
+              same(FL_UNFOLDED, fl::Algorithm::unfolded));
 static_assert(same(FL_FLOW_VALUE, fl::FlowKind::value) &&
               same(FL_FLOW_GRADIENT, fl::FlowKind::gradient) &&
               same(FL_FLOW_WEIGHTS, fl::FlowKind::weights) &&
@@ -289,11 +290,11 @@ int fl_problem_judge(fl_problem* problem, const fl_strategy* strategy, int detai
 int fl_simulator_propose(fl_simulator* handle, const fl_strategy* changes, int algorithm,
                          int64_t limit, int64_t* iteration_time) {
   return fl::guarded(-1, [&] {
+    fl::check_index(algorithm, FL_UNFOLDED + 1, "algorithm");
     const auto configs = fl::configs_of(handle->simulator.graph().problem(), *changes);
     handle->simulator.reject();  // of a proposal that is still open
     const fl::Verdict verdict = handle->simulator.propose(
-        configs, algorithm == FL_FULL ? fl::Algorithm::full : fl::Algorithm::delta,
-        limit > 0 ? limit : fl::kNever);
+        configs, static_cast<fl::Algorithm>(algorithm), limit > 0 ? limit : fl::kNever);
     // Without a timeline there is nothing to read of the proposal: what is held is to be seen.
     if (verdict == fl::Verdict::simulated) {
       *iteration_time = handle->simulator.iteration_time();
@@ -326,14 +327,13 @@ namespace {
 void add_round(const fl::TaskGraph& graph, const fl::Timeline& line, int round,
                std::vector<fl_task>& tasks) {
   const int devices = graph.problem().machine.devices();
-  const int first = round * (line.tasks / line.rounds);
-  const auto is_there = [&](int t) { return line.rounds == 1 || line.end_time[t] > 0; };
   for (std::size_t l = 0; l < graph.blocks().size(); ++l) {
     const fl::LaunchKey& key = graph.launches()[l];
     const fl::Block& block = graph.blocks()[l];
     for (int k = 0; k < static_cast<int>(block.device.size()); ++k) {
-      const int t = first + line.first_task[l] + k;
-      if (!is_there(t)) continue;
+      const int task = line.first_task[l] + k;
+      if (!line.is_there(round, task)) continue;
+      const std::size_t t = line.entry(round, task);
       // What a task took beyond its own time is the runtime's and, the rest, the neighbours'.
       const std::int64_t runtime = line.runtime_time.empty() ? 0 : line.runtime_time[t];
       // The fields of fl_task in their order. A task of a launch is no transfer: flow, memories and
@@ -349,8 +349,9 @@ void add_round(const fl::TaskGraph& graph, const fl::Timeline& line, int round,
     const fl::Flow& flow = *graph.flows()[f];
     const fl::FlowId& flow_id = graph.flow_ids()[f];
     for (int h = 0; h < static_cast<int>(flow.hops.size()); ++h) {
-      const int t = first + line.first_hop[f] + h;
-      if (!is_there(t)) continue;
+      const int task = line.first_hop[f] + h;
+      if (!line.is_there(round, task)) continue;
+      const std::size_t t = line.entry(round, task);
       const fl::Hop& hop = flow.hops[h];
       const fl::Transfer& transfer = flow.transfers[hop.transfer];
       // A hop is listed by the task that wrote what it carries; of a bundle, by the first of them.
@@ -382,7 +383,8 @@ int fl_simulator_timeline(fl_simulator* handle, fl_timeline* out) {
             load,
             graph.memory().data(),
             handle->contents.data(),
-            handle->peak.data()};
+            handle->peak.data(),
+            line.played};
     return 0;
   });
 }

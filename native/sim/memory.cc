@@ -38,49 +38,40 @@ class Lives {
 
   void touch(int launch) {
     const Block& block = graph_.blocks()[launch];
-    for_each_round([&](int before) {
-      for (std::size_t k = 0; k < block.device.size(); ++k) {
-        const std::size_t task = static_cast<std::size_t>(before + line_.first_task[launch]) + k;
-        touch(graph_.problem().machine.memory_of[block.device[k]], line_.start_time[task],
-              line_.end_time[task]);
+    for (int round = 0; round < line_.rounds; ++round) {
+      for (int k = 0; k < static_cast<int>(block.device.size()); ++k) {
+        touch(memory_of(block.device[k]), round, line_.first_task[launch] + k);
       }
-    });
+    }
   }
 
   // A transfer touches both ends: the source while it is read, the destination while it is filled.
   void touch_transfers(int f) {
     const Flow& flow = *graph_.flows()[f];
-    for_each_round([&](int before) {
+    for (int round = 0; round < line_.rounds; ++round) {
       for (int t = 0; t < flow.transfer_count(); ++t) {
         const Transfer& transfer = flow.transfers[t];
         // The source is read while the first hop runs, and the destination is filled while the
         // last one does.
-        const int first = before + line_.first_hop[f] + transfer.first_hop;
-        const int last = before + line_.first_hop[f] + flow.transfers[t + 1].first_hop - 1;
-        touch(transfer.from, line_.start_time[first], line_.end_time[first]);
-        touch(transfer.to, line_.start_time[last], line_.end_time[last]);
+        touch(transfer.from, round, line_.first_hop[f] + transfer.first_hop);
+        touch(transfer.to, round, line_.first_hop[f] + flow.transfers[t + 1].first_hop - 1);
       }
-    });
+    }
   }
 
   const Life& of(int memory) const { return lives_[memory]; }
 
  private:
-  // The tasks of a round come after so many of rounds before it. An instance, or all that rounds
-  // take in turn, lives from the first round that uses it to the last.
-  template <typename Body>
-  void for_each_round(const Body& body) const {
-    const int tasks = line_.tasks / line_.rounds;
-    for (int round = 0; round < line_.rounds; ++round) body(round * tasks);
-  }
-
-  // What a round does not have, has no times.
-  void touch(int memory, std::int64_t start, std::int64_t end) {
-    if (end == 0) return;
+  // An instance, or all that rounds take in turn, lives from the first round that uses it to the
+  // last.
+  void touch(int memory, int round, int task) {
+    if (!line_.is_there(round, task)) return;
+    const std::size_t at = line_.entry(round, task);
     Life& life = lives_[memory];
-    life.from = std::min(life.from, start);
-    life.to = std::max(life.to, end);
+    life.from = std::min(life.from, line_.start_time[at]);
+    life.to = std::max(life.to, line_.end_time[at]);
   }
+  int memory_of(int device) const { return graph_.problem().machine.memory_of[device]; }
 
   const TaskGraph& graph_;
   const Timeline& line_;

@@ -15,14 +15,13 @@
 #include "sim/rounds.h"
 
 #include <algorithm>
-#include <functional>
 #include <stdexcept>
 
 #include "sim/charges.h"
 
 namespace flexlegion {
 
-// A task is in all rounds from its first one on. Its visit says how urgent it is (ServiceOrder); a
+// A task is in all rounds, or in the last one. Its visit says how urgent it is (ServiceOrder); a
 // hop is as urgent as a task that waits for it.
 void Rounds::lay_out(Timeline& line) {
   const auto& blocks = graph_.blocks();
@@ -31,6 +30,7 @@ void Rounds::lay_out(Timeline& line) {
   tasks_ = line.tasks / rounds_;
   launch_tasks_ = line.first_task.back();
   owner_.assign(static_cast<std::size_t>(tasks_), 0);
+  user_of_.assign(static_cast<std::size_t>(tasks_), 0);
   first_round_.assign(static_cast<std::size_t>(tasks_), 0);
   visit_.assign(static_cast<std::size_t>(tasks_), 0);
   const Problem& problem = graph_.problem();
@@ -45,6 +45,7 @@ void Rounds::lay_out(Timeline& line) {
     const int first = rounds_ - graph_.rounds_of(l);
     for (int t = line.first_task[l]; t < line.first_task[l + 1]; ++t) {
       owner_[t] = l;
+      user_of_[t] = blocks[l].device[t - line.first_task[l]];
       first_round_[t] = first;
       visit_[t] = visits[l];
     }
@@ -55,6 +56,7 @@ void Rounds::lay_out(Timeline& line) {
       const int task = line.first_hop[f] + h;
       const Transfer& transfer = flow.transfers[flow.hops[h].transfer];
       owner_[task] = ~f;
+      user_of_[task] = problem.machine.devices() + flow.hops[h].link;
       first_round_[task] = rounds_ - graph_.rounds_of(f, transfer);
       // An updated weight travels for the next iteration: nobody waits for it in this one.
       const bool awaited = transfer.first_consumer < (&transfer + 1)->first_consumer;
@@ -62,6 +64,14 @@ void Rounds::lay_out(Timeline& line) {
       const auto& reader = flow.consumers[static_cast<std::size_t>(transfer.first_consumer)];
       visit_[task] = visits[graph_.flow_ids()[f].parties[reader.party]];
     }
+  }
+  line.rows.of.resize(static_cast<std::size_t>(tasks_));
+  for (int t = 0; t < tasks_; ++t) {
+    if (first_round_[t] == 0) line.rows.of[t] = line.rows.each++;
+  }
+  int behind = line.rows.each;
+  for (int t = 0; t < tasks_; ++t) {
+    if (first_round_[t] > 0) line.rows.of[t] = behind++;
   }
 }
 
@@ -155,50 +165,31 @@ void Rounds::find_back_pressure(const Timeline& line, int f) {
 // Of each task of each round: how many it waits for. Each wait that is counted here ends in one
 // call of deliver(), so this has to agree with finish_task(), finish_hop(), arrive() and release().
 // Hops behind a transfer's first one wait for the hop before them alone, which pushes them itself.
-void Rounds::count_predecessors(const Timeline& line) {
-  pending_.assign(static_cast<std::size_t>(line.tasks), 0);
-  const auto count = [&](int round, int task) { ++pending_[index(round, task)]; };
+//
+// Where replicas are not played, this counts what those wait for that are; and when they have been
+// unfolded, of what is in the last round alone.
+void Rounds::count_predecessors(const Timeline& line, bool last_alone) {
+  const auto count = [&](int task, int from) {
+    if (folded_ ? !is_played(task) : last_alone && first_round_[task] == 0) return;
+    for (int j = from; j < rounds_; ++j) {
+      ++pending_[line.entry(std::max(j, first_round_[task]), task)];
+    }
+  };
   const auto& blocks = graph_.blocks();
   for (int l = 0; l < static_cast<int>(blocks.size()); ++l) {
     const int backward = graph_.launch_graph().follower_of[l];
     if (backward < 0) continue;
     for (int t = line.first_task[backward]; t < line.first_task[backward + 1]; ++t) {
-      for (int j = first_round_[t]; j < rounds_; ++j) count(j, t);
+      count(t, first_round_[t]);
     }
   }
   // A flow's waits, from the first round in which its writer is waited for. A reader that is in the
   // last round alone has the waits for all those rounds there.
   for (int f = 0; f < static_cast<int>(graph_.flows().size()); ++f) {
-    const Flow& flow = *graph_.flows()[f];
-    const FlowId& id = graph_.flow_ids()[f];
-    const auto told = [&](int from, const TaskRef& to) {
-      const int task = line.first_task[id.parties[to.party]] + to.part;
-      for (int j = from; j < rounds_; ++j) count(std::max(j, first_round_[task]), task);
-    };
-    for (int slot = 0; slot < id.writers; ++slot) {
-      const int launch = id.parties[slot];
-      for (int k = 0; k < static_cast<int>(blocks[launch].device.size()); ++k) {
-        const int writer = flow.first_writer[slot] + k;
-        for (int e = flow.first_edge[writer]; e < flow.first_edge[writer + 1]; ++e) {
-          const int reader = id.parties[flow.edges[e].party];
-          told(graph_.first_told(f, launch, reader), flow.edges[e]);
-        }
-      }
-    }
-    // A transfer's first hop waits for its writer.
-    for (int t = 0; t < flow.transfer_count(); ++t) {
-      const Transfer& transfer = flow.transfers[t];
-      const int hop = line.first_hop[f] + transfer.first_hop;
-      for (int j = first_round_[hop]; j < rounds_; ++j) count(j, hop);
-      for (int c = transfer.first_consumer; c < (&transfer + 1)->first_consumer; ++c) {
-        told(first_round_[hop], flow.consumers[c]);
-      }
-    }
+    for_each_wait(line, f, [&](int, int to, int first) { count(to, first); });
   }
   for (const auto& [task, after] : pairs_) {
-    for (int j = first_round_[task]; j + after.rounds < rounds_; ++j) {
-      count(j + after.rounds, after.task);
-    }
+    count(after.task, first_round_[task] + after.rounds);
   }
 }
 
@@ -224,20 +215,19 @@ void Rounds::find_runtime_work(Timeline& line) {
   line.runtime_time.assign(static_cast<std::size_t>(line.tasks), 0);
 }
 
-void Rounds::push(std::int64_t time, std::uint32_t what) {
-  events_.push_back({time, what});
-  std::push_heap(events_.begin(), events_.end(), std::greater<>());
-}
-
 // Tells a task that a predecessor has ended, or a hop that its data can leave. The latest such time
-// makes it ready, and is its cause. `from` is numbered over all rounds.
+// makes it ready, and is its cause. `from` is numbered over all rounds, and so it is kept: counted
+// on from the first launch.
 void Rounds::deliver(Timeline& line, int round, int task, std::int64_t time, int from) {
-  const int at = index(round, task);
+  if (folded_ && first_round_[task] > 0) return;  // tell_of_each_round() does
+  const std::size_t at = line.entry(round, task);
   if (time > line.ready_time[at] || line.cause[at].place < 0) {
     line.ready_time[at] = time;
-    line.cause[at] = line.place_of(from);
+    line.cause[at] = {0, from};
   }
-  if (--pending_[at] == 0) push(line.ready_time[at], static_cast<std::uint32_t>(at));
+  if (--pending_[at] == 0) {
+    events_.push(line.ready_time[at], static_cast<std::uint32_t>(index(round, task)));
+  }
 }
 
 // Tells those who wait in later rounds.
@@ -254,7 +244,7 @@ void Rounds::release(Timeline& line, int round, int task, std::int64_t end) {
 void Rounds::finish_task(Timeline& line, int round, int task) {
   const int launch = owner_[task], part = task - line.first_task[launch];
   const int self = index(round, task);
-  const std::int64_t end = line.end_time[self];
+  const std::int64_t end = line.end_time[line.entry(round, task)];
   const auto& blocks = graph_.blocks();
   for (const auto [f, slot] : graph_.launch_graph().out_flows[launch]) {
     const Flow& flow = *graph_.flows()[f];
@@ -299,23 +289,27 @@ void Rounds::finish_hop(Timeline& line, int round, int task) {
   const int f = ~owner_[task], hop = task - line.first_hop[f];
   const Flow& flow = *graph_.flows()[f];
   const int transfer = flow.hops[hop].transfer, self = index(round, task);
-  if (hop == flow.transfers[transfer].first_hop) release(line, round, task, line.end_time[self]);
+  const std::size_t at = line.entry(round, task);
+  if (hop == flow.transfers[transfer].first_hop) release(line, round, task, line.end_time[at]);
   if (hop + 1 < flow.transfers[transfer + 1].first_hop) {
     const auto& link = graph_.problem().machine.links[flow.hops[hop + 1].link];
-    line.ready_time[self + 1] = hop_ready(link, line.start_time[self]);
-    line.cause[self + 1] = line.place_of(self);
-    push(line.ready_time[self + 1], static_cast<std::uint32_t>(self + 1));
+    const std::size_t next = line.entry(round, task + 1);
+    line.ready_time[next] = hop_ready(link, line.start_time[at]);
+    line.cause[next] = {0, self};
+    events_.push(line.ready_time[next], static_cast<std::uint32_t>(self + 1));
     return;
   }
-  arrive(line, round, f, transfer, line.end_time[self], self);
+  arrive(line, round, f, transfer, line.end_time[at], self);
 }
 
 // A device takes a task that is ready.
 void Rounds::start(Timeline& line, int device, const Ready& ready, std::int64_t now) {
-  const int task = static_cast<int>(ready.task), at = index(ready.round, task);
+  const int task = static_cast<int>(ready.task);
+  const std::size_t at = line.entry(ready.round, task);
   line.start_time[at] = now;
-  if (now > line.ready_time[at]) line.cause[at] = line.place_of(last_[device]);
+  if (now > line.ready_time[at]) line.cause[at] = {0, last_[device]};
   ++played_;
+  last_[device] = index(ready.round, task);
   if (owner_[task] >= 0) {
     const int launch = owner_[task], part = task - line.first_task[launch];
     const Block& block = graph_.blocks()[launch];
@@ -337,77 +331,81 @@ void Rounds::start(Timeline& line, int device, const Ready& ready, std::int64_t 
     remaining_[device] -= flow.hops[hop].time;
     line.end_time[at] = now + flow.hops[hop].time;
     const Transfer& transfer = flow.transfers[flow.hops[hop].transfer];
-    const bool follows = hop > transfer.first_hop;
-    if (follows) line.end_time[at] = hop_end(line.end_time[at], line.end_time[at - 1]);
+    if (hop > transfer.first_hop) {
+      const std::int64_t before = line.end_time[line.entry(ready.round, task - 1)];
+      line.end_time[at] = hop_end(line.end_time[at], before);
+    }
     free_[device] = line.end_time[at];
     finish_hop(line, ready.round, task);
   }
-  last_[device] = at;
   line.iteration_time = std::max(line.iteration_time, line.end_time[at]);
-  push(free_[device], static_cast<std::uint32_t>(line.tasks + device));
+  events_.push(free_[device], static_cast<std::uint32_t>(line.tasks + device));
+}
+
+// Tasks that wait for nobody.
+void Rounds::push_ready(const Timeline& line) {
+  for (int t = 0; t < launch_tasks_; ++t) {
+    if (folded_ && !is_played(t)) continue;
+    for (int j = first_round_[t]; j < rounds_; ++j) {
+      if (pending_[line.entry(j, t)] == 0) {
+        events_.push(0, static_cast<std::uint32_t>(index(j, t)));
+      }
+    }
+  }
+}
+
+// Puts what is known of an event into the queues. Numbers from line.tasks on are devices and links
+// that get free; the others are tasks.
+void Rounds::take(const Timeline& line, const Event& event) {
+  int user = static_cast<int>(event.what) - line.tasks;
+  if (user < 0) {
+    const int round = static_cast<int>(event.what) / tasks_;
+    const int task = static_cast<int>(event.what) % tasks_;
+    user = user_of_[task];
+    queues_[user].push(
+        {order_.turn(visit_[task], round), event.time, round, static_cast<std::uint32_t>(task)});
+  }
+  if (!is_woken_[user]) woken_.push_back(user);
+  is_woken_[user] = 1;
 }
 
 // The event loop. False: the iteration is sure to take longer than the limit.
 bool Rounds::play(Timeline& line, std::int64_t limit, const std::vector<std::int64_t>* tails) {
   lay_out(line);
   find_waits(line);
-  count_predecessors(line);
-  const auto all = static_cast<std::size_t>(line.tasks);
-  std::fill_n(line.ready_time.begin(), all, 0);
-  std::fill_n(line.start_time.begin(), all, 0);
-  std::fill_n(line.end_time.begin(), all, 0);
-  std::fill_n(line.cause.begin(), all, Cause{});
+  folded_ = find_replicas(line);
+  if (folded_) line.fold = {rounds_, replicas_.rows(), replicas_.rows_of_tasks()};
+  line.make_room(line.entries());
+  pending_.assign(line.entries(), 0);
+  count_predecessors(line, false);
+  forget_times(line);
   const std::size_t users = graph_.load().size();
-  const int devices = graph_.problem().machine.devices();
   free_.assign(users, 0);
   last_.assign(users, 0);
   remaining_ = graph_.load();
   queues_.resize(users);
   for (auto& queue : queues_) queue.clear();
   is_woken_.assign(users, 0);
+  woken_.clear();
   events_.clear();
-  played_ = 0;
+  played_ = unfolded_ = 0;
   if (utility_.active()) find_runtime_work(line);
   if (line.iteration_time > limit) return false;
-  for (int t = 0; t < launch_tasks_; ++t) {
-    for (int j = first_round_[t]; j < rounds_; ++j) {
-      if (pending_[index(j, t)] == 0) push(0, static_cast<std::uint32_t>(index(j, t)));
-    }
-  }
-  const auto user_of = [&](int task) {
-    const int owner = owner_[task];
-    if (owner >= 0) return graph_.blocks()[owner].device[task - line.first_task[owner]];
-    return devices + graph_.flows()[~owner]->hops[task - line.first_hop[~owner]].link;
-  };
+  push_ready(line);
   while (!events_.empty()) {
-    const std::int64_t now = events_.front().time;
+    const std::int64_t now = events_.next();
     woken_.clear();
     // Devices choose after all events of this moment, in the order of their numbers: so the order
     // of events does not matter. What that adds to the moment (a link has no latency) comes next.
-    while (!events_.empty() && events_.front().time == now) {
-      const auto what = static_cast<int>(events_.front().what);
-      std::pop_heap(events_.begin(), events_.end(), std::greater<>());
-      events_.pop_back();
-      // Numbers from line.tasks on are devices and links that get free; the others are tasks.
-      int user = what - line.tasks;
-      if (user < 0) {
-        const int round = what / tasks_, task = what % tasks_;
-        user = user_of(task);
-        queues_[user].push_back(
-            {order_.turn(visit_[task], round), now, round, static_cast<std::uint32_t>(task)});
-        std::push_heap(queues_[user].begin(), queues_[user].end(), std::greater<>());
-      }
-      if (!is_woken_[user]) woken_.push_back(user);
-      is_woken_[user] = 1;
-    }
+    events_.take(present_);
+    for (const Event& event : present_) take(line, event);
     std::sort(woken_.begin(), woken_.end());
+    if (folded_ && rounds_end(now) && !unfold(line, limit)) return false;
     for (int user : woken_) {
       is_woken_[user] = 0;
       auto& queue = queues_[user];
       if (queue.empty() || free_[user] > now) continue;
-      const Ready ready = queue.front();
-      std::pop_heap(queue.begin(), queue.end(), std::greater<>());
-      queue.pop_back();
+      const Ready ready = queue.pop();
       start(line, user, ready, now);
       // No iteration is shorter than a task's start and its tail, or than the end of what a device
       // does and what it has yet to do. Differences, as the limit may be the largest number.
@@ -419,8 +417,15 @@ bool Rounds::play(Timeline& line, std::int64_t limit, const std::vector<std::int
   // Tasks that wait in a circle never get ready, and the events run out without them.
   std::int64_t all_tasks = 0;
   for (int first : first_round_) all_tasks += rounds_ - first;
-  if (played_ != all_tasks) throw std::logic_error("micro-batches wait for each other");
+  if (played_ + unfolded_ != all_tasks) throw std::logic_error("micro-batches wait for each other");
   return true;
+}
+
+void Rounds::forget_times(Timeline& line) {
+  std::fill_n(line.ready_time.begin(), line.entries(), 0);
+  std::fill_n(line.start_time.begin(), line.entries(), 0);
+  std::fill_n(line.end_time.begin(), line.entries(), 0);
+  std::fill_n(line.cause.begin(), line.entries(), Cause{});
 }
 
 }  // namespace flexlegion

@@ -40,6 +40,7 @@ void Simulation::lay_out(Timeline& line) {
   const auto& blocks = graph_.blocks();
   const auto& flows = graph_.flows();
   line.number(graph_);
+  line.make_room(line.entries());
   const auto normal = static_cast<std::size_t>(line.first_task.back());
   const auto tasks = static_cast<std::size_t>(line.tasks);
   if (owner_.size() < tasks) owner_.resize(tasks);
@@ -257,6 +258,7 @@ bool Simulation::play(Timeline& line, std::int64_t limit, const std::vector<std:
       return give_up(line);
     }
   }
+  line.played = played_;
   return true;
 }
 
@@ -274,7 +276,7 @@ bool Simulation::play_rounds(Timeline& line, std::int64_t limit,
                              const std::vector<std::int64_t>* tails) {
   line.number(graph_);
   const bool whole = rounds_.play(line, limit, tails);
-  played_ = rounds_.played();
+  line.played = played_ = rounds_.played();
   return whole || give_up(line);
 }
 

@@ -36,6 +36,8 @@ class Simulation {
   bool delta(const Timeline& before, const TaskGraph::Change& change, Timeline& line,
              std::int64_t limit = kNever, const std::vector<std::int64_t>* tails = nullptr);
 
+  // Whether replicas are played once (sim/rounds.h), as they are unless this says otherwise.
+  void fold(bool folds) { rounds_.folds = folds; }
   // Tasks that the last simulation played.
   std::int64_t played() const { return played_; }
 

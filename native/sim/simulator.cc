@@ -54,9 +54,11 @@ Verdict Simulator::propose(const PartialStrategy& configs, Algorithm algorithm,
   const std::vector<std::int64_t>* tails = nullptr;
   const Verdict verdict = bounded(sure, tails);
   if (verdict != Verdict::simulated) return verdict;
-  const bool whole = algorithm == Algorithm::full || sketches()
+  simulation_.fold(algorithm != Algorithm::unfolded);
+  const bool whole = algorithm != Algorithm::delta || sketches()
                          ? play(next_, sure, tails)
                          : simulation_.delta(line_, change_, next_, sure, tails);
+  simulation_.fold(true);
   tasks_played += sketches() ? sketch_.played() : simulation_.played();
   if (!whole) return Verdict::stopped;
   proposed_ = true;

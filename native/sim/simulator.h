@@ -12,7 +12,7 @@
 
 namespace flexlegion {
 
-enum class Algorithm { full, delta };
+enum class Algorithm { full, delta, unfolded };
 
 // How far a proposal came.
 enum class Verdict {
