@@ -22,13 +22,13 @@ from flexlegion.known_strategies.registry import own_strategy
 from flexlegion.machine.devices import Devices
 from flexlegion.sim.fitting import fitting
 from flexlegion.sim.problem import MAX_TIME_NS, Problem
-from flexlegion.sim.simulator import judge
+from flexlegion.sim.simulator import LARGE, judge
 from flexlegion.strategy.configuration import ParallelConfig
 from flexlegion.strategy.strategy import ResolvedStrategy, Strategy
 
 # How many of the fastest are simulated, if that takes seconds, and how much slower than the fastest
 # they may be sketched.
-SIMULATED, MOST_SIMULATED, NEARLY = 3, 5_000_000, 1.1
+SIMULATED, NEARLY = 3, 1.1
 
 
 @own_strategy("3d", needs_costs=True)
@@ -60,7 +60,7 @@ def three_d(problem: Problem) -> Strategy:
         if best.division.pipeline > 1:
             found = _tried(problem, [best.division._replace(**changed)], found)
     best = found[0]
-    first = [its for its in found if its.tasks <= MOST_SIMULATED]
+    first = [its for its in found if its.tasks < LARGE]
     if best.key[0] or best not in first:
         return best.strategy
     times = [(judge(problem, its.strategy).time_ns, its) for its in first[:SIMULATED]]

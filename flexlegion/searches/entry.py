@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flexlegion.sim.problem import Problem
-from flexlegion.sim.simulator import judge
+from flexlegion.sim.simulator import judge, price
 from flexlegion.strategy.strategy import ResolvedStrategy
 
 # If a task graph has so many times as many tasks as a sketch of it, half of a search from there
@@ -32,6 +32,8 @@ class Entry:
     scouted
         Which share of a search from it sketches (`DETAILS`): the more, the larger the share of
         transfers in its task graph; 0: there is nothing to bundle.
+    tasks
+        Of its task graph, if each transfer is looked at.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Entry:
     seconds: float
     sketch_seconds: float
     scouted: float
+    tasks: int
 
     @property
     def best_time(self) -> int:
@@ -64,7 +67,8 @@ class Entry:
         more = sketched.all_tasks / max(1, sketched.tasks) - 1  # tasks of transfers
         time_ns, seconds = None, sketched.seconds * (1 + more)
         if sketched.fits:
-            exact = judge(problem, strategy)
+            exact = price(problem, strategy, sketched.all_tasks)
             time_ns, seconds = exact.time_ns, exact.seconds
         scouted = more / (more + HALF_SCOUTED - 1) if bundles else 0.0
-        return cls(name, strategy, time_ns, seconds, sketched.seconds, scouted)
+        sizes = scouted, sketched.all_tasks
+        return cls(name, strategy, time_ns, seconds, sketched.seconds, *sizes)

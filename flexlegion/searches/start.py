@@ -21,7 +21,7 @@ from flexlegion.searches.descent import best_of, descend, wait
 from flexlegion.searches.entry import Entry
 from flexlegion.searches.options import SearchOptions
 from flexlegion.sim.problem import Problem
-from flexlegion.sim.simulator import judge
+from flexlegion.sim.simulator import price
 from flexlegion.strategy.strategy import ResolvedStrategy
 
 # A chain cannot be interrupted within a slice: short enough for Ctrl-C and progress to feel prompt.
@@ -273,7 +273,8 @@ class Start:
             if coarse >= 0 and coarse not in self._priced:
                 found.setdefault(coarse, chain.best)
         limit = max(self._best_time - 1, 0)
-        jobs = [pool.submit(judge, self.problem, its, limit) for its in found.values()]
+        tasks = self.entry.tasks
+        jobs = [pool.submit(price, self.problem, its, tasks, limit) for its in found.values()]
         for strategy, judged in zip(found.values(), wait(jobs), strict=True):
             if judged.time_ns is None:
                 continue

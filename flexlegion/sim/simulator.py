@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flexlegion.base.errors import UserError
@@ -31,6 +31,7 @@ VERDICTS = names("fl_verdict")  # on a proposal
 DETAILS = names("fl_detail")  # a strategy is simulated, or sketched with bundles of transfers
 # The columns of a timeline that say which task it is, whatever the micro-batch.
 _WHICH = ["pass", "index", "part", "flow", "tensor", "source", "destination", "hop"]
+LARGE = 5_000_000  # tasks, of a task graph that takes seconds to simulate
 SIMULATED, OUT_OF_MEMORY = "simulated", "out_of_memory"
 
 
@@ -422,6 +423,35 @@ def judge(
 
 
 def full(problem: Problem, strategy: ResolvedStrategy) -> Timeline:
-    """Simulate one training iteration from nothing (the full simulation algorithm)."""
+    """Simulate one training iteration from nothing (the full simulation algorithm).
+
+    Who asks again of the same strategy is told the same at once. Tasks, of which there may be
+    gigabytes, are kept for the first one alone; others have them simulated when they look at them.
+    """
+    known = strategy.known.setdefault(problem, {})
+    before: Timeline | None = known.get("timeline")
+    if before is not None:
+        return replace(before, strategy=strategy)
     simulation = Simulation(problem, strategy)
-    return simulation.timeline_of(simulation.tasks)
+    timeline = simulation.timeline_of(simulation.tasks)
+    known["timeline"] = replace(timeline, simulated=partial(_tasks_of, problem, strategy))
+    return timeline
+
+
+def _tasks_of(problem: Problem, strategy: ResolvedStrategy) -> npt.NDArray[Any]:
+    return Simulation(problem, strategy).tasks()
+
+
+def price(problem: Problem, strategy: ResolvedStrategy, tasks: int, limit_ns: int = 0) -> Judged:
+    """`judge` a strategy that is known to fit, looking at each transfer.
+
+    Of a large one, with about so many tasks, the `full` timeline is kept, in case that somebody
+    asks: it takes as long.
+    """
+    if tasks < LARGE:
+        return judge(problem, strategy, limit_ns)
+    begin = time.monotonic()
+    time_ns = full(problem, strategy).iteration_time_ns
+    judged = Judged(time_ns, 0, tasks, tasks, seconds=time.monotonic() - begin)
+    strategy.known[problem]["transfers"] = judged
+    return judge(problem, strategy, limit_ns)

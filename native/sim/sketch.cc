@@ -41,7 +41,14 @@ std::int64_t Sketch::play(std::int64_t limit, const std::vector<std::int64_t>* t
     all += rounds_ - first_round_[in_round_.launches + b];
   }
   if (played_ != all) throw std::logic_error("launches wait for each other");
-  return time_;
+  time_ += skipped_time();
+  return time_ > limit ? kNever : time_;
+}
+
+std::int64_t Sketch::skipped_time() const {
+  if (skipped_ == 0) return 0;
+  const auto [first, last] = period_;
+  return (round_end_[last] - round_end_[first]) * skipped_ / (last - first);
 }
 
 void Sketch::push(int round, int number, std::int64_t time) {
@@ -148,7 +155,7 @@ void Sketch::deliver(int round, int l, int f, int slot) {
   for (int e = its.first_edges[slot]; e < its.first_edges[slot + 1]; ++e) {
     const FlowSketch::Edges& edges = its.edges[e];
     const int reader = parties[edges.reader];
-    if (round < graph_.first_told(f, l, reader)) continue;
+    if (round < first_told(f, l, reader)) continue;
     const int there = std::max(round, first_round_[reader]);
     std::int64_t* ready = ready_of(there, reader);
     std::int64_t latest = edges.alike ? last : 0;
@@ -217,6 +224,11 @@ bool Sketch::play_bundle(int round, int b, std::int64_t limit) {
 }
 
 void Sketch::ended(std::int64_t time, int event) {
+  const int number = event % events_in_round();
+  if (first_round_[number] == 0) {
+    std::int64_t& end = round_end_[event / events_in_round()];
+    end = std::max(end, time);
+  }
   if (time < time_) return;
   time_ = time;
   last_event_ = event;

@@ -21,6 +21,9 @@
 // put off until one is free, so that one of an older micro-batch can go first; registers are given
 // back launch by launch (rounds.h tells these rules for tasks).
 //
+// Of many micro-batches, those are played with which a pipeline fills and empties, and some between
+// (few_rounds); the others are taken to pass as quickly as these.
+//
 // A simulation differs where tasks of two launches would take turns on a device. Of what the
 // runtime takes there is what it adds to each task; contention is left out. A sketch's time is no
 // one's price. It ranks strategies, and whoever is ranked first is simulated.
@@ -78,6 +81,7 @@ class Sketch {
 
   // What there is to play, and who waits for whom (sim/sketch_waits.cc).
   void lay_out();
+  void find_few_rounds();
   void find_rounds();
   void find_back_pressure(int flow);
   void count_waits();
@@ -89,6 +93,10 @@ class Sketch {
   }
   std::int64_t* end_of(int round, int l) {
     return end_.data() + round * in_round_.tasks + first_task_[l];
+  }
+  // As TaskGraph::first_told, of the rounds that are played.
+  int first_told(int f, int writer, int reader) const {
+    return graph_.first_told(f, writer, reader) == 0 ? 0 : rounds_ - 1;
   }
   int event_of(int round, int number) const { return round * events_in_round() + number; }
   int events_in_round() const { return in_round_.launches + in_round_.bundles; }
@@ -103,10 +111,15 @@ class Sketch {
   void deliver(int round, int l, int flow, int slot);
   bool play_bundle(int round, int b, std::int64_t limit);
   void ended(std::int64_t time, int event);
+  std::int64_t skipped_time() const;
 
   const TaskGraph& graph_;
   std::vector<std::int64_t> dispatch_;  // a device: what the runtime adds to a task
-  int rounds_ = 1;
+  // Rounds that are played; and that the time counts besides: so many times those between two that
+  // have the ends `period_`, if there are any.
+  int rounds_ = 1, skipped_ = 0;
+  std::pair<int, int> period_;
+  std::vector<std::int64_t> round_end_;  // a round: of what is in all rounds
   struct {
     int launches = 0, bundles = 0, tasks = 0;
   } in_round_;

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from deltas import APART, SHALLOW, Case, problem_for
+from replicated import replicated_problem
 from simulated import strategy_of
 
 from flexlegion.searches.chain import Chain, ChainOptions, prepare_candidates
@@ -44,6 +46,25 @@ def test_a_pipeline_in_rounds(micro_batches: int) -> None:
     assert exact.time_ns is not None
     assert coarse.time_ns is not None
     assert coarse.time_ns == pytest.approx(exact.time_ns, rel=0.03)
+
+
+@pytest.mark.parametrize("name", ["pipeline", "interleaved", "data"])
+def test_of_many_rounds_some_are_played(name: str) -> None:
+    """Then a sketch is off by as much as one in which all are."""
+    off = []
+    for micro_batches in (20, 60):
+        problem = replicated_problem(
+            "transformer", "p100x4", 4, micro_batches, np.random.default_rng(0)
+        )
+        strategy = strategy_of(problem, name)
+        exact, coarse = judge(problem, strategy), judge(problem, strategy, 0, "bundles")
+        assert exact.time_ns is not None
+        assert coarse.time_ns is not None
+        off.append(coarse.time_ns - exact.time_ns)
+    assert off[1] == pytest.approx(off[0], abs=0.02 * exact.time_ns)
+    again = strategy.changed({})
+    assert judge(problem, again, coarse.time_ns - 1, "bundles").time_ns is None
+    assert judge(problem, again, coarse.time_ns, "bundles").time_ns == coarse.time_ns
 
 
 @pytest.mark.parametrize("case", CASES[:3])
