@@ -10,7 +10,7 @@ from flexlegion.report.timelines import time_excess
 from flexlegion.searches.memory import where_needed
 from flexlegion.searches.registry import SPECIAL
 from flexlegion.sim.problem import MAX_TIME_NS, Problem
-from flexlegion.sim.simulator import Judged, full, judge, most_judged
+from flexlegion.sim.simulator import LARGE, Judged, full, judge, most_judged
 from flexlegion.strategy.configuration import SPLIT
 from flexlegion.strategy.strategy import ResolvedStrategy
 
@@ -24,6 +24,8 @@ MOST_DEVICES = {"random": 64, "optcnn": 512, "optcnn-coarse": 256}
 # OptCNN's strategies know no stages, so everything moves between all devices in each micro-batch.
 # Of so many devices times micro-batches, none could ever be simulated.
 MOST_OPTCNN = 16_384
+# A start that takes seconds to simulate is left out if it is so many times slower than another one.
+TOO_SLOW = 2.0
 
 
 def starts_of(
@@ -126,10 +128,22 @@ def _simulated(
     """
     left, notes = {}, []
     slow: ResolvedStrategy | None = None
+    judged = {name: judge(problem, its, 0, "bundles") for name, its in starts.items()}
+    fastest = min(
+        (name for name, its in judged.items() if its.time_ns and its.can_be_simulated),
+        key=lambda name: judged[name].time_ns or 0,
+        default=None,
+    )
     for name, strategy in starts.items():
-        its = judge(problem, strategy, 0, "bundles")
-        if its.can_be_simulated:
+        its = judged[name]
+        times = (its.time_ns or 0) / (judged[fastest].time_ns or 1) if fastest else 0
+        if its.can_be_simulated and (times <= TOO_SLOW or its.all_tasks < LARGE):
             left[name] = strategy
+        elif its.can_be_simulated:
+            notes.append(
+                f"no start from '{name}': an iteration takes some {times:.0f} times as long as "
+                f"from '{fastest}', and more than {LARGE:,} tasks and transfers to simulate"
+            )
         else:
             number = "too many" if its.too_large else f"{its.all_tasks:,}"
             notes.append(
@@ -181,7 +195,7 @@ def _pays(strategy: ResolvedStrategy, first: Judged, problem: Problem) -> bool:
     Bundles of transfers tell that well enough.
     """
     limit_ns = first.time_ns - 1 if first.time_ns else 0
-    return judge(problem, strategy, limit_ns, "bundles").time_ns is not None
+    return judge(problem, strategy, limit_ns, "bundles", simulable=True).time_ns is not None
 
 
 def _within(strategy: ResolvedStrategy, every: Problem, problem: Problem) -> ResolvedStrategy:

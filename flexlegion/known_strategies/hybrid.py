@@ -7,7 +7,7 @@ All ways to write the number of devices as a product of three are simulated (Nar
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
@@ -108,7 +108,10 @@ def _tried(
         return 0 if unfit or large else round(NEARLY * fastest_ns)
 
     def attempt(division: _Division, strategy: ResolvedStrategy) -> None:
-        its = fitting(problem, strategy, limit_ns())
+        limit = limit_ns()
+        its = fitting(problem, strategy, limit, simulable=limit > 0)
+        if limit > 0 and not its.judged.fits:
+            return
         large = not its.judged.can_be_simulated
         if not its.judged.fits:
             key = (True, large, its.judged.missing_bytes)
@@ -126,20 +129,22 @@ def _tried(
     return sorted(kept, key=lambda its: (its.key, its.division))
 
 
-def _factors(devices: Devices, rounds: int) -> Iterator[tuple[int, int]]:
+def _factors(devices: Devices, rounds: int) -> list[tuple[int, int]]:
     """(tensor, pipeline): devices that share a layer, all of one node, and stages.
 
-    Those with large products come first: they fit into memory, and are mostly the fastest of a
-    large model, and what is slower than the fastest so far costs little.
+    Those come first that leave the fewest devices to split samples: their task graphs are the
+    smallest, and what is then found to be slower than the fastest so far costs little.
     """
     count = len(devices.preferred)
     node = min(map(len, devices.preferred_by_node))
-    for tensor in range(node, 0, -1):
-        if node % tensor or count % tensor:
-            continue
-        for pipeline in range(1, min(count // tensor, rounds) + 1):
-            if count // tensor % pipeline == 0:
-                yield tensor, pipeline
+    every = [
+        (tensor, pipeline)
+        for tensor in range(1, node + 1)
+        if node % tensor == 0 and count % tensor == 0
+        for pipeline in range(1, min(count // tensor, rounds) + 1)
+        if count // tensor % pipeline == 0
+    ]
+    return sorted(every, key=lambda its: (-its[0] * its[1], -its[0]))
 
 
 def stages(

@@ -31,7 +31,9 @@ class Fitting(NamedTuple):
     judged: Judged
 
 
-def fitting(problem: Problem, strategy: ResolvedStrategy, limit_ns: int = 0) -> Fitting:
+def fitting(
+    problem: Problem, strategy: ResolvedStrategy, limit_ns: int = 0, simulable: bool = False
+) -> Fitting:
     """A strategy, with recomputation or sharded weights as far as it does not fit without.
 
     Sketches tell what is faster (`DETAILS`), so this takes seconds on a thousand devices.
@@ -40,10 +42,10 @@ def fitting(problem: Problem, strategy: ResolvedStrategy, limit_ns: int = 0) -> 
     ----------
     problem, strategy
         What is to fit where.
-    limit_ns
+    limit_ns, simulable
         As of `judge`.
     """
-    last = Fitting("", strategy, judge(problem, strategy, limit_ns, "bundles"))
+    last = Fitting("", strategy, judge(problem, strategy, limit_ns, "bundles", simulable))
     # What is added only makes more tasks.
     if last.judged.fits or last.judged.too_large:
         return last
@@ -53,7 +55,7 @@ def fitting(problem: Problem, strategy: ResolvedStrategy, limit_ns: int = 0) -> 
             changed = strategy.changed(with_additions(strategy, added.split("+"), problem.graph))
             if changed == strategy:
                 continue
-            last = Fitting(added, changed, judge(problem, changed, limit_ns, "bundles"))
+            last = Fitting(added, changed, judge(problem, changed, limit_ns, "bundles", simulable))
             if last.judged.fits:
                 found.append(last)
         if found:

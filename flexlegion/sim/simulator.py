@@ -378,6 +378,7 @@ def judge(
     strategy: ResolvedStrategy,
     limit_ns: int = 0,
     detail: str = "transfers",
+    simulable: bool = False,
 ) -> Judged:
     """Whether a strategy fits, and how long an iteration takes: less work than a `full` timeline.
 
@@ -393,6 +394,8 @@ def judge(
     detail
         One of `DETAILS`: with ``bundles`` it is sketched (``native/sim/sketch.h``), which is many
         times as quick on large machines, and ranks strategies, but gives no one's time.
+    simulable
+        Whether to give up as soon as there are too many tasks to simulate it in the end.
     """
     known = strategy.known.setdefault(problem, {})
     before: Judged | None = known.get(detail)
@@ -409,6 +412,7 @@ def judge(
             problem.to_native(array, strategy),
             DETAILS.index(detail),
             limit_ns,
+            simulable,
             its,
         )
     )
@@ -417,7 +421,8 @@ def judge(
     time_ns = int(its.iteration_time) if said == SIMULATED else None
     numbers = int(its.missing), int(its.tasks), int(its.all_tasks)
     judged = Judged(time_ns, *numbers, said == "too_fine", seconds)
-    if time_ns is not None or not judged.fits:  # and not only later than the limit
+    # Neither later than the limit, nor only too large to be simulated.
+    if time_ns is not None or not (judged.fits or (simulable and judged.too_large)):
         known[detail] = judged
     return judged
 

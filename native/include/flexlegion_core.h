@@ -330,9 +330,10 @@ typedef struct {
 /* A task graph of more tasks takes gigabytes: it is FL_TOO_FINE, and nothing else is told of it. */
 enum { FL_MOST_JUDGED = 200000000 };
 /* Judges a strategy as a proposal is: whether memories hold it and, if so, how long an iteration
- * takes, unless that is sure to be longer than `limit`; 0: none. Returns a verdict. */
+ * takes, unless that is sure to be longer than `limit`; 0: none. If it has to be simulable, it is
+ * FL_TOO_FINE also if it has too many tasks when each transfer is looked at. Returns a verdict. */
 int fl_problem_judge(fl_problem *problem, const fl_strategy *strategy, int detail, int64_t limit,
-                     fl_judged *out);
+                     int simulable, fl_judged *out);
 typedef struct {
   int64_t time;        /* ns, of any strategy whose splits stand in the cost table */
   int64_t chain, work; /* what follows from the chain of dependencies alone, and from the work */

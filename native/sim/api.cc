@@ -268,13 +268,14 @@ void fl_simulator_destroy(fl_simulator* simulator) { delete simulator; }
 
 // The simulator is made for this call, so threads can judge strategies of one problem side by side.
 int fl_problem_judge(fl_problem* problem, const fl_strategy* strategy, int detail, int64_t limit,
-                     fl_judged* out) {
+                     int simulable, fl_judged* out) {
   return fl::guarded(-1, [&] {
     if (limit < 0) throw std::invalid_argument("a negative limit");
     const fl::Problem& its = problem->of(*strategy);
     const auto configs = fl::strategy_of(its, *strategy);
     fl::Simulator simulator(its, fl::checked_detail(detail));
     simulator.most_tasks = FL_MOST_JUDGED;
+    if (simulable != 0) simulator.most_transfers = FL_MOST_JUDGED;
     const fl::Verdict verdict = simulator.judge(configs, limit == 0 ? fl::kNever : limit);
     *out = {};
     if (verdict == fl::Verdict::simulated) out->iteration_time = simulator.iteration_time();

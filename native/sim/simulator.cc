@@ -21,7 +21,7 @@ void Simulator::set(const PricedStrategy& strategy) {
 
 Verdict Simulator::judge(const PricedStrategy& strategy, std::int64_t limit) {
   proposed_ = changed_ = false;
-  if (!graph_.set(strategy, most_tasks)) return Verdict::too_fine;
+  if (!graph_.set(strategy, most_tasks, most_transfers)) return Verdict::too_fine;
   const std::vector<std::int64_t>* tails = nullptr;
   const Verdict verdict = bounded(limit, tails);
   if (verdict != Verdict::simulated) return verdict;

@@ -60,6 +60,8 @@ class Simulator {
   // Proposals of more tasks, transfers included, are turned down unseen: a few of them would take
   // the time of thousands of others.
   std::int64_t most_tasks = kNever;
+  // Of strategies to be judged, likewise, if each transfer is looked at.
+  std::int64_t most_transfers = kNever;
 
   std::int64_t tasks_played = 0;  // over all proposals
 

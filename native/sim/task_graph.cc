@@ -42,7 +42,8 @@ TaskRef TaskGraph::writer_of(int flow, int writer) const {
 }
 
 // Blocks first, since flows are built from them; then what flows add to blocks' times.
-bool TaskGraph::set(const PricedStrategy& strategy, std::int64_t most) {
+bool TaskGraph::set(const PricedStrategy& strategy, std::int64_t most,
+                    std::int64_t most_transfers) {
   configs_ = strategy;
   std::fill(load_.begin(), load_.end(), 0);
   std::fill(memory_.begin(), memory_.end(), 0);
@@ -50,10 +51,12 @@ bool TaskGraph::set(const PricedStrategy& strategy, std::int64_t most) {
     blocks_[l] = rules_.block(static_cast<int>(l));
   }
   std::int64_t left = most / problem_.graph.micro_batches - launch_tasks();
+  std::int64_t transfers_left = most_transfers / problem_.graph.micro_batches - launch_tasks();
   for (std::size_t f = 0; f < flows_.size(); ++f) {
     flows_[f] = rules_.flow(static_cast<int>(f));
     left -= static_cast<std::int64_t>(flows_[f]->hops.size());
-    if (left < 0) return false;
+    transfers_left -= flows_[f]->all_hops;
+    if (left < 0 || transfers_left < 0) return false;
   }
   for (std::size_t l = 0; l < blocks_.size(); ++l) add_fed_times(static_cast<int>(l));
   for (std::size_t l = 0; l < blocks_.size(); ++l) account_block(static_cast<int>(l), 1);

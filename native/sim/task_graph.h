@@ -26,9 +26,11 @@ class TaskGraph {
   TaskGraph(const TaskGraph&) = delete;
 
   // Takes a whole strategy, one configuration an operator, and builds everything from nothing. As
-  // soon as there are more than `most` tasks, it gives up, says false, and holds nothing.
+  // soon as there are more than `most` tasks, or more than `most_transfers` if each transfer is
+  // looked at, it gives up, says false, and holds nothing.
   bool set(const PricedStrategy& strategy,
-           std::int64_t most = std::numeric_limits<std::int64_t>::max());
+           std::int64_t most = std::numeric_limits<std::int64_t>::max(),
+           std::int64_t most_transfers = std::numeric_limits<std::int64_t>::max());
 
   // What a replacement put aside.
   struct Change {

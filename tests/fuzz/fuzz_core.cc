@@ -510,7 +510,7 @@ class Sequence {
               "a configuration of the best strategy");
     }
     fl_judged judged;
-    const int verdict = fl_problem_judge(problem_, &state.best, detail, 0, &judged);
+    const int verdict = fl_problem_judge(problem_, &state.best, detail, 0, 0, &judged);
     require(verdict >= 0, "the best strategy can be judged");
     require(state.best_time < 0 || state.best_time == judged.iteration_time, "the best time");
   }
