@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal, get_args
 
-from flexlegion.exporters.arguments import function_of
+from flexlegion.exporters.arguments import function_of, with_weights
 from flexlegion.exporters.placed import (
     ProgramMemory,
     given_bytes,
@@ -89,7 +89,7 @@ class Target:
 
     def runs_tiles(self, operator: Operator) -> bool:
         """Whether the program applies an operator's function to tiles, not to whole tensors."""
-        return self.name == "dtensor" or operator.kind.type in _CONVOLUTIONS
+        return self.name == "dtensor" or with_weights(operator).kind.type in _CONVOLUTIONS
 
     def kept(
         self, operator: Operator, degrees: tuple[int, ...], problem: Problem, sharding: Sharding
@@ -134,9 +134,10 @@ def _refused_tiles(operator: Operator, d: int, parts: int) -> str | None:
         if role == "output" and not is_along(access, d) and access.combine != "sum":
             # DTensor's maximum of partial values has a gradient for each of them.
             return f"parts of {name} are combined by a {access.combine.replace('_', '-')}"
-    groups = getattr(operator.kind, "groups", 1)
+    kind = with_weights(operator).kind
+    groups = getattr(kind, "groups", 1)
     along = is_along(operator.operands[0][2], d)
-    if operator.kind.type == "conv2d" and groups > 1 and name == "channel" and not along:
+    if kind.type == "conv2d" and groups > 1 and name == "channel" and not along:
         return "parts of channel read their groups of several channels"
     return None
 
