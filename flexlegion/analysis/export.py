@@ -22,7 +22,7 @@ from flexlegion.exporters.shards import weight_places
 from flexlegion.exporters.space import check_training, divisions_of, target_of, within
 from flexlegion.exporters.spelling import comment
 from flexlegion.exporters.systems import SYSTEMS
-from flexlegion.exporters.targets import TARGETS, Target, TargetName
+from flexlegion.exporters.targets import TARGETS, Target, TargetName, padding_of
 from flexlegion.graph.tensor import Tensor
 from flexlegion.known_strategies import AnyStrategy
 from flexlegion.objective.precision import DEFAULT
@@ -73,6 +73,8 @@ class ExportedProgram(Exported):
         What the program keeps on each device, and whether that fits.
     pipeline : Pipeline or None
         Its stages, if it has several.
+    padding : str or None
+        What to do where a vocabulary is not cut evenly, and so not as the strategy says.
     """
 
     kind = "program"
@@ -81,6 +83,7 @@ class ExportedProgram(Exported):
     program_time_ns: int
     memory: ProgramMemory
     pipeline: Pipeline | None = None
+    padding: str | None = None
 
     @property
     def fits(self) -> bool:
@@ -106,6 +109,7 @@ class ExportedProgram(Exported):
             "memory_of_each_device": self.memory.facts(),
             "pipeline": None if self.pipeline is None else self.pipeline.facts(),
             "replaced": [vars(each) for each in self.replaced],
+            "padding": self.padding,
             "others": [weight.name for weight in self.others],
         }
 
@@ -116,6 +120,8 @@ class ExportedProgram(Exported):
         if self.replaced:
             columns = ("operators", "why not", "instead", "costs")
             lines += ["", table(columns, self._rows(), (0, 1, 2), MAX_WIDTH), ""]
+        if self.padding is not None:
+            lines.append(wrapped(self.padding, MAX_WIDTH))
         ratio = self.iteration_time_ns / max(self.given_time_ns, 1)
         lines.append(
             f"an iteration is simulated at {duration(self.iteration_time_ns)}, {ratio:.2f}x the "
@@ -273,6 +279,7 @@ def program_of(its: Given, to: str) -> ExportedProgram:
         as_program,
         memory,
         pipeline,
+        padding_of(graph, given),
     )
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import lcm
 from types import ModuleType
 from typing import Any, Literal, get_args
 
@@ -76,13 +77,13 @@ class Target:
     def refusal(self, operator: Operator, division: Division) -> str | None:
         """Why the target cannot divide an operator in this way; None: it can."""
         for d, dim in enumerate(operator.dims):
-            parts = division.parts(d)
+            parts, extent = division.parts(d), operator.space[d]
             if parts == 1:
                 continue
             if dim.kind is DimKind.PART:
                 return "partial values stay apart"
-            if operator.space[d] % parts:
-                return f"{operator.space[d]} of {dim.name} are not cut evenly into {parts} parts"
+            if extent % parts:
+                return f"{extent} of {dim.name} are not cut evenly into {parts} parts"
             if self.runs_tiles(operator) and (reason := _refused_tiles(operator, d, parts)):
                 return reason
         return None
@@ -118,6 +119,27 @@ class Target:
         """Whether it can be split so on the first devices, in order."""
         division = self.axes.ascending(degrees)
         return division is not None and self.refusal(operator, division) is None
+
+
+def padding_of(graph: Graph, strategy: ResolvedStrategy) -> str | None:
+    """What to do about tokens that a strategy cuts into uneven parts; None: it cuts none so.
+
+    Tokens are the rows of tables and the classes of a loss.
+    """
+    cuts: dict[int, int] = {}  # of so many tokens, into how many parts operators cut them together
+    for op in graph.operators:
+        degrees = strategy[op.name].degrees
+        for dim, extent, degree in zip(op.dims, op.space, degrees, strict=True):
+            if dim.name == "row" or (dim.name == "class" and op.kind.part_of_loss):
+                cuts[extent] = lcm(cuts.get(extent, 1), degree)
+    for extent, parts in cuts.items():
+        if extent % parts:
+            padded = -(-extent // parts) * parts
+            return (
+                f"the vocabulary of {extent:,} is not cut evenly into {parts} parts; give the "
+                f"model {padded:,} tokens, some of which no data have, and it is"
+            )
+    return None
 
 
 def _refused_tiles(operator: Operator, d: int, parts: int) -> str | None:
