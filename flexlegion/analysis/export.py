@@ -235,7 +235,10 @@ def program_of(its: Given, to: str) -> ExportedProgram:
     target = target_of(to, len(problem.devices))
     check_training(network.training, to)
     if unknown_types := missing(graph, target):
-        raise UserError(f"{to} has no function here for operators {', '.join(unknown_types)}")
+        raise UserError(
+            f"{to} has no function here for operators {', '.join(unknown_types)}; say what those "
+            "of your own compute by register_functions"
+        )
     stages = pipeline_of(problem, given, target.name)
     pipeline = None if isinstance(stages, str) else stages
     if pipeline is not None:

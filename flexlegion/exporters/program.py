@@ -46,13 +46,6 @@ def missing(graph: Graph, target: Target) -> list[str]:
     return list(dict.fromkeys(without))
 
 
-def _function(op: Operator) -> str:
-    """An expression for the function of an operator's operands."""
-    name = with_weights(op).kind.type
-    kind = op.kind
-    return f"of_weights({name}, {kind.own_inputs})" if isinstance(kind, GivenWeights) else name
-
-
 def program(
     graph: Graph,
     outputs: Sequence[Tensor],
@@ -131,7 +124,8 @@ class Program:
             f"MICRO_BATCHES = {self.graph.micro_batches}  # of a batch",
             body(runtime),
             used(more, words(body(runtime) + "".join(model))),
-            used(modules, words(" ".join(map(_function, self.graph.operators)))),
+            used(modules, words(" ".join(map(self._function, self.graph.operators)))),
+            *self._own.values(),
             *model,
         ]
         text = "\n\n\n".join(part.strip("\n") for part in parts if part)
@@ -157,6 +151,19 @@ class Program:
         from flexlegion.exporters import dtensor_runtime, dtensor_training
 
         return dtensor_runtime, dtensor_training
+
+    def _function(self, op: Operator) -> str:
+        """An expression for the function of an operator's operands."""
+        own = self.target.own_function(op)
+        name = with_weights(op).kind.type if own is None else own.name
+        kind = op.kind
+        return f"of_weights({name}, {kind.own_inputs})" if isinstance(kind, GivenWeights) else name
+
+    @functools.cached_property
+    def _own(self) -> dict[str, str]:
+        """The functions of users' own operators, by their names."""
+        its = filter(None, map(self.target.own_function, self.graph.operators))
+        return {own.name: own.text for own in its}
 
     # What lies where.
 
@@ -423,7 +430,7 @@ class Program:
     @functools.cached_property
     def _identifiers(self) -> dict[str, str]:
         """The argument that each input is."""
-        return identifiers((tensor.name for tensor in self.graph.inputs), taken())
+        return identifiers((tensor.name for tensor in self.graph.inputs), taken() | {*self._own})
 
     def _arguments(self, inputs: Sequence[Tensor]) -> str:
         return "".join(f", {self._identifiers[tensor.name]}: Any" for tensor in inputs)
@@ -470,7 +477,7 @@ class Program:
         if by_tiles and (partial := self._partial(op)):
             attributes.insert(0, f"partial={sequence(map(literal, partial))}")
         lines.append(f"    {', '.join(names)} = {'run_tiles' if by_tiles else 'run'}(")
-        lines.append(f"        {_function(op)},")
+        lines.append(f"        {self._function(op)},")
         if sum(map(len, read)) + 2 * len(read) + 12 <= WIDTH:
             lines.append(f"        [{', '.join(read)}],")
         else:

@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any, Literal, get_args
 
 from flexlegion.exporters.arguments import function_of, with_weights
+from flexlegion.exporters.own_functions import OwnFunction, own_function
 from flexlegion.exporters.placed import (
     ProgramMemory,
     given_bytes,
@@ -72,7 +73,12 @@ class Target:
 
     def function(self, operator: Operator) -> Callable[..., Any] | None:
         """What computes an operator; None: there is nothing."""
-        return function_of(operator, self.modules)
+        own = self.own_function(operator)
+        return function_of(operator, self.modules) if own is None else own.function
+
+    def own_function(self, operator: Operator) -> OwnFunction | None:
+        """What computes an operator of a user's own; None: it is none, or has no function."""
+        return own_function(with_weights(operator).kind, self.name)
 
     def refusal(self, operator: Operator, division: Division) -> str | None:
         """Why the target cannot divide an operator in this way; None: it can."""
