@@ -15,6 +15,7 @@ from flexlegion.base.errors import UserError
 from flexlegion.base.phase import phase
 from flexlegion.base.suggestions import unknown
 from flexlegion.console.text import count, duration, names, table, wrapped
+from flexlegion.exporters.nearest import as_said
 from flexlegion.exporters.pipelines import Pipeline, pipeline_of
 from flexlegion.exporters.placed import ProgramMemory, program_memory
 from flexlegion.exporters.program import missing, program
@@ -30,6 +31,7 @@ from flexlegion.objective.training import TrainingOptions
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
 from flexlegion.spmd.axes import joined
+from flexlegion.spmd.ways import Ways
 from flexlegion.strategy.strategy import ResolvedStrategy
 from flexlegion.strategy.words import by_dimension
 
@@ -195,8 +197,8 @@ def export(
     model, machine, costs, profile_db
         See `flexlegion.simulate`.
     strategy
-        A strategy, its file, or a known one's name; for Megatron-LM and torchtitan also a division
-        in words, as `flexlegion.simulate_program` takes it.
+        A strategy, its file, or a known one's name; or a division in words, as
+        `flexlegion.simulate_program` takes it.
     to
         "dtensor" or "jax": a Python program; "megatron": a shell script that starts Megatron-LM's
         pretrain_gpt.py; "torchtitan": a Python file of its configurations.
@@ -216,12 +218,16 @@ def export(
     """
     if to not in (*TARGETS, *SYSTEMS):
         raise unknown("target", to, (*TARGETS, *SYSTEMS))
-    if to in SYSTEMS and is_ways(strategy):
+    if is_ways(strategy):
         assert isinstance(strategy, str)
         setting = Setting.of(
             network_of(model, **training), machine, costs=costs, profile_db=profile_db
         )
-        return divided_as(setting, strategy, to)
+        if to in SYSTEMS:
+            return divided_as(setting, strategy, to)
+        ways = Ways.parse(strategy, len(setting.problem.devices))
+        divided = as_said(setting.problem, ways).strategy
+        return program_of(Given(setting, divided, ways.words), to)
     given = Given.of(model, machine, strategy, costs=costs, profile_db=profile_db, **training)
     return configuration_of(given, to) if to in SYSTEMS else program_of(given, to)
 

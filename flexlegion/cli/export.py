@@ -30,8 +30,8 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument(
         "strategy",
-        help="a strategy file, or a built-in strategy's name; to megatron and torchtitan also a "
-        "division in words, as 'tp=4 pp=2 zero=1'",
+        help="a strategy file, a built-in strategy's name, or a division in words, as "
+        "'tp=4 pp=2 zero=1'",
     )
     parser.add_argument(
         "--to", required=True, metavar="TARGET", help="dtensor, jax, megatron or torchtitan"
