@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from flexlegion.bindings.native import library_folder as library_folder
     from flexlegion.bindings.native import load_kernels as load_kernels
     from flexlegion.bindings.native import set_threads as set_threads
+    from flexlegion.exporters.own_functions import register_functions as register_functions
     from flexlegion.graph.signatures import B as B
     from flexlegion.graph.signatures import Mesh as Mesh
     from flexlegion.graph.signatures import P as P

@@ -1,25 +1,29 @@
-"""Strategies out: as programs for PyTorch's DTensor and for JAX."""
+"""Strategies out: as programs for PyTorch's DTensor and for JAX, or as configurations."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack, overload
 
-from flexlegion.analysis.program import time_as_program
-from flexlegion.analysis.setting import AnyMachine, AnyModel, Given, Setting
+from flexlegion.analysis.configuration import configuration_of, divided_as
+from flexlegion.analysis.exported import MAX_WIDTH, SHOWN, Exported
+from flexlegion.analysis.program import is_ways, time_as_program
+from flexlegion.analysis.setting import AnyMachine, AnyModel, Given, Setting, network_of
 from flexlegion.base.arguments import typed
 from flexlegion.base.errors import UserError
 from flexlegion.base.phase import phase
+from flexlegion.base.suggestions import unknown
 from flexlegion.console.text import count, duration, names, table, wrapped
+from flexlegion.exporters.nearest import as_said
 from flexlegion.exporters.pipelines import Pipeline, pipeline_of
 from flexlegion.exporters.placed import ProgramMemory, program_memory
 from flexlegion.exporters.program import missing, program
 from flexlegion.exporters.shards import weight_places
 from flexlegion.exporters.space import check_training, divisions_of, target_of, within
 from flexlegion.exporters.spelling import comment
-from flexlegion.exporters.targets import Target
-from flexlegion.graph.graph import Operator
+from flexlegion.exporters.systems import SYSTEMS
+from flexlegion.exporters.targets import TARGETS, Target, TargetName, padding_of
 from flexlegion.graph.tensor import Tensor
 from flexlegion.known_strategies import AnyStrategy
 from flexlegion.objective.precision import DEFAULT
@@ -27,14 +31,9 @@ from flexlegion.objective.training import TrainingOptions
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
 from flexlegion.spmd.axes import joined
-from flexlegion.strategy.configuration import ParallelConfig
+from flexlegion.spmd.ways import Ways
 from flexlegion.strategy.strategy import ResolvedStrategy
-
-if TYPE_CHECKING:
-    from flexlegion.graph.initializers import Array
-
-_SHOWN = 12  # kinds of replacements in a text
-MAX_WIDTH = 80
+from flexlegion.strategy.words import by_dimension
 
 
 @dataclass(frozen=True)
@@ -60,46 +59,40 @@ class Replaced:
 
 
 @dataclass(frozen=True)
-class Exported:
-    """What `export` returns.
+class ExportedProgram(Exported):
+    """What `export` returns for PyTorch's DTensor and for JAX.
 
     Attributes
     ----------
     text : str
         The program.
-    strategy : ResolvedStrategy
-        What it does: the given one, but for what is replaced.
     replaced : tuple of Replaced
-        Where that differs.
-    iteration_time_ns, given_time_ns : int
-        Simulated in flexlegion's runtime, of what the program does and of the strategy as it was
-        given.
+        Where the given strategy differs from what the program does.
     program_time_ns : int
         Simulated as the program itself, with its collectives by NCCL: run by PyTorch, or compiled
         by JAX (see `simulate_program`).
     memory : ProgramMemory
         What the program keeps on each device, and whether that fits.
-    setting : Setting
-        Model and machine.
-    name : str
-        The strategy's, as it was given.
-    target : str
-        "dtensor" or "jax".
     pipeline : Pipeline or None
         Its stages, if it has several.
+    padding : str or None
+        What to do where a vocabulary is not cut evenly, and so not as the strategy says.
     """
 
-    text: str
-    strategy: ResolvedStrategy
+    kind = "program"
+
     replaced: tuple[Replaced, ...]
-    iteration_time_ns: int
-    given_time_ns: int
     program_time_ns: int
     memory: ProgramMemory
-    setting: Setting
-    name: str
-    target: str
     pipeline: Pipeline | None = None
+    padding: str | None = None
+
+    @property
+    def fits(self) -> bool:
+        return self.memory.fits
+
+    def memory_said(self) -> str:
+        return str(self.memory)
 
     @property
     def others(self) -> list[Tensor]:
@@ -111,26 +104,14 @@ class Exported:
             held = {place.weight for places in origin.places.values() for place in places}
         return [weight for weight in graph.weights if weight.name not in held]
 
-    def first_values(self) -> dict[str, Array]:
-        """What `others` begin with, by name."""
-        seed = self.setting.network.model.seed
-        return {
-            weight.name: weight.initializer(weight.shape, weight.name, seed, weight.host_dtype)
-            for weight in self.others
-            if weight.initializer is not None
-        }
-
     def facts(self) -> dict[str, object]:
         """For JSON."""
-        return self.setting.about() | {
-            "target": self.target,
-            "strategy": self.name,
-            "iteration_time_ns": self.iteration_time_ns,
-            "given_time_ns": self.given_time_ns,
+        return super().facts() | {
             "program_time_ns": self.program_time_ns,
             "memory_of_each_device": self.memory.facts(),
             "pipeline": None if self.pipeline is None else self.pipeline.facts(),
             "replaced": [vars(each) for each in self.replaced],
+            "padding": self.padding,
             "others": [weight.name for weight in self.others],
         }
 
@@ -141,6 +122,8 @@ class Exported:
         if self.replaced:
             columns = ("operators", "why not", "instead", "costs")
             lines += ["", table(columns, self._rows(), (0, 1, 2), MAX_WIDTH), ""]
+        if self.padding is not None:
+            lines.append(wrapped(self.padding, MAX_WIDTH))
         ratio = self.iteration_time_ns / max(self.given_time_ns, 1)
         lines.append(
             f"an iteration is simulated at {duration(self.iteration_time_ns)}, {ratio:.2f}x the "
@@ -155,13 +138,39 @@ class Exported:
 
     def _rows(self) -> list[tuple[str, ...]]:
         rows: list[tuple[str, ...]] = []
-        for each in self.replaced[:_SHOWN]:
+        for each in self.replaced[:SHOWN]:
             cost = duration(abs(each.cost_ns))
             shown = cost if each.cost_ns >= 0 else f"-{cost}"
             rows.append((names(each.operators), each.reason, each.instead, shown))
-        if len(self.replaced) > _SHOWN:
-            rows.append((f"and {len(self.replaced) - _SHOWN} more kinds", "", "", ""))
+        if len(self.replaced) > SHOWN:
+            rows.append((f"and {len(self.replaced) - SHOWN} more kinds", "", "", ""))
         return rows
+
+
+@overload
+def export(
+    model: AnyModel,
+    machine: AnyMachine,
+    strategy: AnyStrategy,
+    to: TargetName = ...,
+    *,
+    costs: str = ...,
+    profile_db: str | None = ...,
+    **training: Unpack[TrainingOptions],
+) -> ExportedProgram: ...
+
+
+@overload
+def export(
+    model: AnyModel,
+    machine: AnyMachine,
+    strategy: AnyStrategy,
+    to: str,
+    *,
+    costs: str = ...,
+    profile_db: str | None = ...,
+    **training: Unpack[TrainingOptions],
+) -> Exported: ...
 
 
 @typed
@@ -175,37 +184,55 @@ def export(
     profile_db: str | None = None,
     **training: Unpack[TrainingOptions],
 ) -> Exported:
-    """A strategy as a Python program for PyTorch's DTensor or for JAX.
+    """A strategy as a program for PyTorch's DTensor or for JAX, or for a system that has the model.
 
-    The program computes what the model does, whatever the strategy. What the target cannot divide
+    A program computes what the model does, whatever the strategy. What the target cannot divide
     as the strategy says is divided otherwise, and named.
+
+    Megatron-LM and torchtitan divide all layers alike. For them the file says the division that
+    comes nearest to the strategy, of a model that is a decoder; what is lost is named.
 
     Parameters
     ----------
     model, machine, costs, profile_db
         See `flexlegion.simulate`.
     strategy
-        A strategy, its file, or a known one's name.
+        A strategy, its file, or a known one's name; or a division in words, as
+        `flexlegion.simulate_program` takes it.
     to
-        "dtensor" or "jax".
+        "dtensor" or "jax": a Python program; "megatron": a shell script that starts Megatron-LM's
+        pretrain_gpt.py; "torchtitan": a Python file of its configurations.
     **training
         How it is trained, see `flexlegion.simulate`.
 
     Returns
     -------
     Exported
-        Its `text` is the program.
+        Its `text` is the file.
 
     Raises
     ------
     UserError
-        If something does not exist or fit, or the target has no function for an operator.
+        If something does not exist or fit, the target has no function for an operator, or it
+        cannot run the model or any division of it over the strategy's devices.
     """
+    if to not in (*TARGETS, *SYSTEMS):
+        raise unknown("target", to, (*TARGETS, *SYSTEMS))
+    if is_ways(strategy):
+        assert isinstance(strategy, str)
+        setting = Setting.of(
+            network_of(model, **training), machine, costs=costs, profile_db=profile_db
+        )
+        if to in SYSTEMS:
+            return divided_as(setting, strategy, to)
+        ways = Ways.parse(strategy, len(setting.problem.devices))
+        divided = as_said(setting.problem, ways).strategy
+        return program_of(Given(setting, divided, ways.words), to)
     given = Given.of(model, machine, strategy, costs=costs, profile_db=profile_db, **training)
-    return program_of(given, to)
+    return configuration_of(given, to) if to in SYSTEMS else program_of(given, to)
 
 
-def program_of(its: Given, to: str) -> Exported:
+def program_of(its: Given, to: str) -> ExportedProgram:
     """`export` of a strategy in its setting."""
     phase("writing the program")
     setting, given = its.setting, its.strategy
@@ -214,7 +241,10 @@ def program_of(its: Given, to: str) -> Exported:
     target = target_of(to, len(problem.devices))
     check_training(network.training, to)
     if unknown_types := missing(graph, target):
-        raise UserError(f"{to} has no function here for operators {', '.join(unknown_types)}")
+        raise UserError(
+            f"{to} has no function here for operators {', '.join(unknown_types)}; say what those "
+            "of your own compute by register_functions"
+        )
     stages = pipeline_of(problem, given, target.name)
     pipeline = None if isinstance(stages, str) else stages
     if pipeline is not None:
@@ -246,18 +276,19 @@ def program_of(its: Given, to: str) -> Exported:
     )
     memory = program_memory(problem, divisions, done, axes, pipeline)
     as_program = time_as_program(setting, done, to)
-    return Exported(
+    return ExportedProgram(
         text,
         done,
-        replaced,
         time,
         before,
-        as_program,
-        memory,
         setting,
         its.name,
         target.name,
+        replaced,
+        as_program,
+        memory,
         pipeline,
+        padding_of(graph, given),
     )
 
 
@@ -273,22 +304,13 @@ def _priced(
     kinds: dict[tuple[str, str], list[str]] = {}
     for name, reason in reasons.items():
         operator = problem.graph.operators[problem.operator_numbers[name]]
-        kinds.setdefault((reason, _words(operator, done[name])), []).append(name)
+        kinds.setdefault((reason, by_dimension(operator, done[name])), []).append(name)
     replaced = []
     for (reason, instead), its in kinds.items():
         alone = given.changed({name: done[name] for name in its})
         cost = full(problem, alone).iteration_time_ns - before
         replaced.append(Replaced(tuple(its), reason, instead, cost))
     return tuple(replaced)
-
-
-def _words(operator: Operator, config: ParallelConfig) -> str:
-    split = [
-        f"{degree} by {dim.name}"
-        for degree, dim in zip(config.degrees, operator.dims, strict=True)
-        if degree > 1
-    ]
-    return ", ".join(split) or "whole"
 
 
 def _reminders(setting: Setting, target: str, pipeline: Pipeline | None) -> list[str]:

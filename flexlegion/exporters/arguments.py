@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from math import prod
 from types import ModuleType
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from flexlegion.graph.graph import Operator
 from flexlegion.graph.initializers import Initializer
 from flexlegion.ops.formula import with_real_comparisons
+from flexlegion.ops.given_weights import GivenWeights
 
 # Of the operators that look something up by number: where the dimension is that they look it up in,
 # as its number in their space.
@@ -33,9 +34,22 @@ _COUNTS: dict[str, Callable[[Any], int]] = {
 }
 
 
+def with_weights(operator: Operator) -> Operator:
+    """The operator that has weights, of one whose weights are computed by others."""
+    kind = operator.kind
+    if not isinstance(kind, GivenWeights):
+        return operator
+    own, given = operator.inputs[: kind.own_inputs], operator.inputs[kind.own_inputs :]
+    return replace(operator, kind=kind.kind, inputs=own, weights=given)
+
+
 def function_of(operator: Operator, modules: Iterable[ModuleType]) -> Callable[..., Any] | None:
-    """What computes an operator, in one of some modules; None: there is nothing."""
-    found = (getattr(module, operator.kind.type, None) for module in modules)
+    """What computes an operator, in one of some modules; None: there is nothing.
+
+    Of one whose weights are computed by others, it takes them as weights.
+    """
+    name = with_weights(operator).kind.type
+    found = (getattr(module, name, None) for module in modules)
     return next(filter(None, found), None)
 
 
@@ -44,6 +58,7 @@ def attributes(operator: Operator, function: Callable[..., Any]) -> dict[str, An
 
     What depends on the tile (`shape`, `low`) and on random numbers (`key`) is left to the caller.
     """
+    operator = with_weights(operator)
     wanted = inspect.signature(function).parameters
     kind: Any = operator.kind
     result: dict[str, Any] = {}
@@ -63,4 +78,5 @@ def attributes(operator: Operator, function: Callable[..., Any]) -> dict[str, An
 
 def looked_up_in(operator: Operator) -> int:
     """The dimension of its space in which an operator looks something up by number."""
+    operator = with_weights(operator)
     return _LOOKS_UP[operator.kind.type](operator)

@@ -18,6 +18,15 @@ from jax import Array, lax
 # begin
 
 
+def of_weights(function: Callable[..., Any], own: int) -> Callable[..., Any]:
+    """A function whose weights, behind so many operands, are tensors (1, ...) that others make."""
+
+    def of(*operands: Array, **attributes: Any) -> Any:
+        return function(*operands[:own], *(weight[0] for weight in operands[own:]), **attributes)
+
+    return of
+
+
 def activated(x: Array, activation: str) -> Array:
     """An activation of x, by its name."""
     if activation == "none":

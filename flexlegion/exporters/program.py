@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from flexlegion.exporters.arguments import attributes, looked_up_in
+from flexlegion.exporters.arguments import attributes, looked_up_in, with_weights
 from flexlegion.exporters.given import multiple_of_samples, shared_axes, spelt_form
 from flexlegion.exporters.pipelines import Pipeline
 from flexlegion.exporters.regions import Region, outside, regions
@@ -29,6 +29,7 @@ from flexlegion.graph.tensor import Tensor, TensorRole
 from flexlegion.layers.arrangement import forms_of
 from flexlegion.objective.losses import losses_of
 from flexlegion.objective.precision import DEFAULT
+from flexlegion.ops.given_weights import GivenWeights
 from flexlegion.ops.losses import CrossEntropy, LossOperator
 from flexlegion.ops.shape import Rearrange
 from flexlegion.spmd.axes import Division
@@ -40,7 +41,8 @@ WIDTH = 100
 
 def missing(graph: Graph, target: Target) -> list[str]:
     """The types of operators for which the target has no function."""
-    without = (op.kind.type for op in graph.operators if target.function(op) is None)
+    missing = (op for op in graph.operators if target.function(op) is None)
+    without = (with_weights(op).kind.type for op in missing)
     return list(dict.fromkeys(without))
 
 
@@ -122,7 +124,8 @@ class Program:
             f"MICRO_BATCHES = {self.graph.micro_batches}  # of a batch",
             body(runtime),
             used(more, words(body(runtime) + "".join(model))),
-            used(modules, {op.kind.type for op in self.graph.operators}),
+            used(modules, words(" ".join(map(self._function, self.graph.operators)))),
+            *self._own.values(),
             *model,
         ]
         text = "\n\n\n".join(part.strip("\n") for part in parts if part)
@@ -148,6 +151,19 @@ class Program:
         from flexlegion.exporters import dtensor_runtime, dtensor_training
 
         return dtensor_runtime, dtensor_training
+
+    def _function(self, op: Operator) -> str:
+        """An expression for the function of an operator's operands."""
+        own = self.target.own_function(op)
+        name = with_weights(op).kind.type if own is None else own.name
+        kind = op.kind
+        return f"of_weights({name}, {kind.own_inputs})" if isinstance(kind, GivenWeights) else name
+
+    @functools.cached_property
+    def _own(self) -> dict[str, str]:
+        """The functions of users' own operators, by their names."""
+        its = filter(None, map(self.target.own_function, self.graph.operators))
+        return {own.name: own.text for own in its}
 
     # What lies where.
 
@@ -414,7 +430,7 @@ class Program:
     @functools.cached_property
     def _identifiers(self) -> dict[str, str]:
         """The argument that each input is."""
-        return identifiers((tensor.name for tensor in self.graph.inputs), taken())
+        return identifiers((tensor.name for tensor in self.graph.inputs), taken() | {*self._own})
 
     def _arguments(self, inputs: Sequence[Tensor]) -> str:
         return "".join(f", {self._identifiers[tensor.name]}: Any" for tensor in inputs)
@@ -461,7 +477,7 @@ class Program:
         if by_tiles and (partial := self._partial(op)):
             attributes.insert(0, f"partial={sequence(map(literal, partial))}")
         lines.append(f"    {', '.join(names)} = {'run_tiles' if by_tiles else 'run'}(")
-        lines.append(f"        {op.kind.type},")
+        lines.append(f"        {self._function(op)},")
         if sum(map(len, read)) + 2 * len(read) + 12 <= WIDTH:
             lines.append(f"        [{', '.join(read)}],")
         else:
@@ -486,7 +502,7 @@ class Program:
         function = self.target.function(op)
         assert function is not None
         wanted = inspect.signature(function).parameters
-        kind: Any = op.kind
+        kind: Any = with_weights(op).kind
         result = {name: literal(value) for name, value in attributes(op, function).items()}
         shape = op.output.shape
         if "shape" in wanted:

@@ -16,10 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import lcm
 from types import ModuleType
 from typing import Any, Literal, get_args
 
-from flexlegion.exporters.arguments import function_of
+from flexlegion.exporters.arguments import function_of, with_weights
+from flexlegion.exporters.own_functions import OwnFunction, own_function
 from flexlegion.exporters.placed import (
     ProgramMemory,
     given_bytes,
@@ -71,25 +73,30 @@ class Target:
 
     def function(self, operator: Operator) -> Callable[..., Any] | None:
         """What computes an operator; None: there is nothing."""
-        return function_of(operator, self.modules)
+        own = self.own_function(operator)
+        return function_of(operator, self.modules) if own is None else own.function
+
+    def own_function(self, operator: Operator) -> OwnFunction | None:
+        """What computes an operator of a user's own; None: it is none, or has no function."""
+        return own_function(with_weights(operator).kind, self.name)
 
     def refusal(self, operator: Operator, division: Division) -> str | None:
         """Why the target cannot divide an operator in this way; None: it can."""
         for d, dim in enumerate(operator.dims):
-            parts = division.parts(d)
+            parts, extent = division.parts(d), operator.space[d]
             if parts == 1:
                 continue
             if dim.kind is DimKind.PART:
                 return "partial values stay apart"
-            if operator.space[d] % parts:
-                return f"{operator.space[d]} of {dim.name} are not cut evenly into {parts} parts"
+            if extent % parts:
+                return f"{extent} of {dim.name} are not cut evenly into {parts} parts"
             if self.runs_tiles(operator) and (reason := _refused_tiles(operator, d, parts)):
                 return reason
         return None
 
     def runs_tiles(self, operator: Operator) -> bool:
         """Whether the program applies an operator's function to tiles, not to whole tensors."""
-        return self.name == "dtensor" or operator.kind.type in _CONVOLUTIONS
+        return self.name == "dtensor" or with_weights(operator).kind.type in _CONVOLUTIONS
 
     def kept(
         self, operator: Operator, degrees: tuple[int, ...], problem: Problem, sharding: Sharding
@@ -120,6 +127,27 @@ class Target:
         return division is not None and self.refusal(operator, division) is None
 
 
+def padding_of(graph: Graph, strategy: ResolvedStrategy) -> str | None:
+    """What to do about tokens that a strategy cuts into uneven parts; None: it cuts none so.
+
+    Tokens are the rows of tables and the classes of a loss.
+    """
+    cuts: dict[int, int] = {}  # of so many tokens, into how many parts operators cut them together
+    for op in graph.operators:
+        degrees = strategy[op.name].degrees
+        for dim, extent, degree in zip(op.dims, op.space, degrees, strict=True):
+            if dim.name == "row" or (dim.name == "class" and op.kind.part_of_loss):
+                cuts[extent] = lcm(cuts.get(extent, 1), degree)
+    for extent, parts in cuts.items():
+        if extent % parts:
+            padded = -(-extent // parts) * parts
+            return (
+                f"the vocabulary of {extent:,} is not cut evenly into {parts} parts; give the "
+                f"model {padded:,} tokens, some of which no data have, and it is"
+            )
+    return None
+
+
 def _refused_tiles(operator: Operator, d: int, parts: int) -> str | None:
     """Why an operator's function of tiles does not give tiles, if a dimension is divided."""
     name = operator.dims[d].name
@@ -134,9 +162,10 @@ def _refused_tiles(operator: Operator, d: int, parts: int) -> str | None:
         if role == "output" and not is_along(access, d) and access.combine != "sum":
             # DTensor's maximum of partial values has a gradient for each of them.
             return f"parts of {name} are combined by a {access.combine.replace('_', '-')}"
-    groups = getattr(operator.kind, "groups", 1)
+    kind = with_weights(operator).kind
+    groups = getattr(kind, "groups", 1)
     along = is_along(operator.operands[0][2], d)
-    if operator.kind.type == "conv2d" and groups > 1 and name == "channel" and not along:
+    if kind.type == "conv2d" and groups > 1 and name == "channel" and not along:
         return "parts of channel read their groups of several channels"
     return None
 

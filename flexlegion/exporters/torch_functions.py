@@ -20,6 +20,15 @@ from torch import Tensor
 # begin
 
 
+def of_weights(function: Callable[..., Any], own: int) -> Callable[..., Any]:
+    """A function whose weights, behind so many operands, are tensors (1, ...) that others make."""
+
+    def of(*operands: Tensor, **attributes: Any) -> Any:
+        return function(*operands[:own], *(weight[0] for weight in operands[own:]), **attributes)
+
+    return of
+
+
 def activated(x: Tensor, activation: str) -> Tensor:
     """An activation of x, by its name."""
     if activation == "none":

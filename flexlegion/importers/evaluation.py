@@ -9,14 +9,13 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from flexlegion.exporters import torch_functions, torch_layers
-from flexlegion.exporters.arguments import attributes, function_of
+from flexlegion.exporters.arguments import attributes, function_of, with_weights
 from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.initializers import Given
 from flexlegion.graph.tensor import Tensor
@@ -36,17 +35,9 @@ def is_random(graph: Graph) -> bool:
 
 def without_function(graph: Graph) -> list[str]:
     """The types of operators that PyTorch has no function for here, each once."""
-    inner = (_with_weights(op) for op in graph.operators)
-    types = (op.kind.type for op in inner if function_of(op, _MODULES) is None)
+    missing = (op for op in graph.operators if function_of(op, _MODULES) is None)
+    types = (with_weights(op).kind.type for op in missing)
     return list(dict.fromkeys(types))
-
-
-def _with_weights(op: Operator) -> Operator:
-    """The operator that has weights, of one whose weights are computed by others."""
-    if not isinstance(op.kind, GivenWeights):
-        return op
-    own = op.kind.own_inputs
-    return replace(op, kind=op.kind.kind, inputs=op.inputs[:own], weights=op.inputs[own:])
 
 
 def initial_values(graph: Graph, seed: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
@@ -133,7 +124,7 @@ def _run(
     if isinstance(op.kind, GivenWeights):  # without the first dimension, where others have samples
         own = op.kind.own_inputs
         operands = [*operands[:own], *(weight[0] for weight in operands[own:])]
-        op = _with_weights(op)
+        op = with_weights(op)
     kind: Any = op.kind
     if not training:
         if kind.type in _RANDOM:

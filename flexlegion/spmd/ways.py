@@ -240,7 +240,7 @@ def divided(graph: Graph, ways: Ways) -> Program:
         computed = (
             "attention, which this model does not have"
             if ways.again == "attention"
-            else "blocks of layers, named block0, block1, ... or layer0, layer1, ..., of which "
+            else "blocks of layers, named block0, block1, ... or layers.0, layers.1, ..., of which "
             "this model has none"
         )
         raise UserError(f"again={ways.again} computes again {computed}")
@@ -267,7 +267,7 @@ def block_numbers(operators: Sequence[Operator]) -> list[int]:
 
     What stands before the first block has its number, what stands behind the last one has its.
     """
-    found = [_block_of(op) for op in operators]
+    found = _blocks_of(operators)
     known = sorted({n for n in found if n is not None}) or [0]
     rank = {n: i for i, n in enumerate(known)}
     last, numbers = 0, []
@@ -277,10 +277,19 @@ def block_numbers(operators: Sequence[Operator]) -> list[int]:
     return numbers
 
 
-def _block_of(op: Operator) -> int | None:
-    """The N of what is named ``blockN.…`` or ``layerN.…``; None: it is in no block."""
-    named = re.match(r"(?:block|layer)(\d+)(?:\.|$)", op.name, re.ASCII)
-    return None if named is None else int(named[1])
+# As layers of models are named here, and in PyTorch: ``block1.…``, ``model.layers.0.…``, ``h.0.…``.
+_BLOCK = re.compile(r"(?:[\w.]+\.)?(?:blocks?|layers?|h)\.?(\d+)(?:\.|$)", re.ASCII)
+
+
+def _blocks_of(operators: Sequence[Operator]) -> list[int | None]:
+    """The N of each operator that is named ``blockN.…`` or alike; None: it is in no block.
+
+    Where numbers begin anew, as those of an encoder and a decoder, they tell no blocks apart.
+    """
+    named = [_BLOCK.match(op.name) for op in operators]
+    found = [None if its is None else int(its[1]) for its in named]
+    known = [n for n in found if n is not None]
+    return found if known == sorted(known) else [None] * len(found)
 
 
 def _runs(
@@ -344,9 +353,10 @@ def _again(
         chosen = {op for op in operators if op.kind.type == "multi_head_attention"}
         return frozenset(chosen)
     products = 0
+    its = _blocks_of(operators)
     for at, (op, block) in enumerate(zip(operators, blocks, strict=True)):
-        last = at + 1 == len(operators) or _block_of(operators[at + 1]) != _block_of(op)
-        if _block_of(op) is None or last:
+        last = at + 1 == len(operators) or its[at + 1] != its[at]
+        if its[at] is None or last:
             continue
         if again == "blocks" and block % 2:
             continue

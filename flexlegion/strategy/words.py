@@ -45,7 +45,7 @@ def in_words(graph: Graph, strategy: ResolvedStrategy) -> str:
         For example ``"TP 4 x DP 2 (96% of the work), DP 8 (4%); ZeRO-1; 4 micro-batches"``.
     """
     operators = trained(graph)
-    work = {op: _work(op) for op in operators}
+    work = {op: work_of(op) for op in operators}
     placed = [frozenset(strategy[op.name].devices) for op in operators if work[op]]
     stages = _stages(placed)
     groups: dict[str, float] = defaultdict(float)
@@ -70,7 +70,8 @@ def in_words(graph: Graph, strategy: ResolvedStrategy) -> str:
     return "; ".join([", ".join(said), *_memory(graph, strategy, operators)])
 
 
-def _work(op: Operator) -> int:
+def work_of(op: Operator) -> int:
+    """An operator's operations, forward and backward."""
     return op.kind.flops(op.input_shapes) + op.kind.backward_flops(op.input_shapes)
 
 
@@ -87,6 +88,16 @@ def _split(op: Operator, config: ParallelConfig) -> str:
     if devices < prod(ways.values()):
         words += f" on {devices} device{'s' * (devices > 1)}"
     return words
+
+
+def by_dimension(op: Operator, config: ParallelConfig) -> str:
+    """How an operator is divided, exactly: ``2 by sample, 4 by channel``, or whole."""
+    split = [
+        f"{degree} by {dim.name}"
+        for degree, dim in zip(config.degrees, op.dims, strict=True)
+        if degree > 1
+    ]
+    return ", ".join(split) or "whole"
 
 
 def _way(dim: Dim) -> str:

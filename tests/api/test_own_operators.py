@@ -15,7 +15,7 @@ BLOCKS = re.findall(
     (ROOT / "docs" / "adding-an-operator.md").read_text(),
     re.DOTALL | re.MULTILINE,
 )
-OPERATOR, *_, NETWORK = (text for kind, text in BLOCKS if kind == "python")
+OPERATOR, *_, NETWORK, _ = (text for kind, text in BLOCKS if kind == "python")
 KERNEL = next(text for kind, text in BLOCKS if kind == "cpp")
 BUILD = next(text for kind, text in BLOCKS if kind == "sh")
 CHECK = """

@@ -101,3 +101,26 @@ def test_weights_of_a_module_and_back(tmp_path: Path) -> None:
     plan.to_module(weights, other)
     for name, value in module.named_parameters():
         assert torch.equal(dict(other.named_parameters())[name], value), name
+
+
+def test_a_division_in_words(tmp_path: Path, capsys: Capture) -> None:
+    """Is a strategy like any other: a pipeline of two stages, whose weights are in shards."""
+    plan = tmp_path / "plan.py"
+    sizes = [
+        "--size",
+        "layers=2",
+        "--size",
+        "hidden=128",
+        "--size",
+        "heads=4",
+        "--size",
+        "steps=16",
+    ]
+    asked = ["--model", "gpt", *sizes, "--size", "vocabulary=64", "--batch-size", 8]
+    its = [*asked, "--machine", "p100x4", "--micro-batches", 2, "--optimizer", "adam"]
+    assert run("export", "pp=2 zero=3", *its, "--to", "dtensor", "--out", plan, "--json") == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["strategy"] == "dp=2 pp=2 zero=3"
+    assert facts["replaced"] == []
+    assert facts["pipeline"]["stages"] == [[0, 1], [2, 3]]
+    assert '"weights"' in plan.read_text()

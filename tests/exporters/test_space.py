@@ -8,13 +8,14 @@ import pytest
 from exported import BUILDERS, network_named, setting_of
 
 import flexlegion as fl
-from flexlegion.analysis.export import export, program_of
+from flexlegion.analysis.export import ExportedProgram, export, program_of
 from flexlegion.analysis.setting import Given
 from flexlegion.base.errors import UserError
 from flexlegion.exporters.space import target_of
 from flexlegion.exporters.targets import TARGETS
 from flexlegion.known_strategies import named
 from flexlegion.strategy.configuration import ParallelConfig
+from flexlegion.zoo import build
 
 
 def replaced_by(network: str, to: str, operator: str, config: ParallelConfig) -> tuple[str, str]:
@@ -115,3 +116,25 @@ def test_what_saves_memory_is_not_replaced(to: str, strategy: str) -> None:
     done = export("gpt", "p100x2", strategy, to, **options)
     assert done.replaced == ()
     assert done.memory.needed < export("gpt", "p100x2", "data", to, **options).memory.needed
+
+
+@pytest.mark.parametrize("to", ["dtensor", "jax"])
+def test_a_vocabulary_that_is_not_cut_evenly(to: str) -> None:
+    """It is divided otherwise, and the export says of how many tokens it would not be."""
+    sizes = {"layers": 1, "hidden": 32, "heads": 4, "steps": 16}
+    options: dict[str, Any] = {"loss": "sparse_categorical_crossentropy"}
+
+    def exported(vocabulary: int) -> ExportedProgram:
+        model = build("gpt", 8, vocabulary=vocabulary, **sizes)
+        return export(model, "p100x4", "megatron", to, **options)
+
+    uneven = exported(97)
+    reasons = {its.reason for its in uneven.replaced}
+    assert "97 of row are not cut evenly into 4 parts" in reasons
+    said = "the vocabulary of 97 is not cut evenly into 4 parts; give the model 100 tokens"
+    assert said in str(uneven).replace("\n", " ")
+    assert uneven.facts()["padding"] == uneven.padding
+    padded = exported(100)
+    assert padded.padding is None
+    assert not any("evenly" in its.reason for its in padded.replaced)
+    assert padded.strategy["logits"].degrees == (1, 1, 4, 1)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from flexlegion.analysis.setting import Setting, network_of
 from flexlegion.base.errors import UserError
 from flexlegion.model.model import Model
-from flexlegion.spmd.ways import Ways, divided
+from flexlegion.spmd.ways import Ways, block_numbers, divided
 from flexlegion.zoo import build
 
 
@@ -93,3 +93,21 @@ def test_what_is_only_named_like_a_block_is_none() -> None:
     graph = Setting.of(network_of(model, loss="mean_squared_error"), "p100x4").problem.graph
     with pytest.raises(UserError, match="this model has none"):
         divided(graph, Ways.parse("again=full", 4))
+
+
+@pytest.mark.parametrize(
+    ("names", "blocks"),
+    [
+        (["embed", "block1.a", "block1.b", "block2.a", "norm"], [0, 0, 0, 1, 1]),
+        (["wte", "transformer.h.0.attn", "transformer.h.1.attn", "ln_f"], [0, 0, 1, 1]),
+        (["model.layers.0.q", "model.layers.2.q", "lm_head"], [0, 1, 1]),
+        (["encoder.layers.0.q", "encoder.layers.1.q", "decoder.layers.0.q"], [0, 0, 0]),
+    ],
+)
+def test_blocks_by_their_names(names: list[str], blocks: list[int]) -> None:
+    """As layers are named here and in PyTorch; numbers that begin anew tell nothing apart."""
+    net = Model(2)
+    x = net.input((4,))
+    for name in names:
+        x = net.dense(x, 4, name=name)
+    assert block_numbers(net.graph.operators) == blocks
