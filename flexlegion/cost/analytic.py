@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from flexlegion.base.errors import UserError
 from flexlegion.cost.efficiency import efficiency_of
-from flexlegion.cost.kernels import FUSED, Kernels, apart_bytes, passes_of_scores
+from flexlegion.cost.kernels import FUSED, Kernels, apart_bytes, passes_of_scores, picking
 from flexlegion.cost.model import (
     ANALYTIC,
     Cost,
@@ -124,7 +124,8 @@ class AnalyticCosts(CostModel):
             device.memory_bandwidth * efficiency.memory * efficiency.memory_by_family[work.family]
         )
         flops = outputs * reduced * work.before(extents) * work.flops
-        apart = apart_bytes(self.kernels, operator, pass_, volumes, precision)
+        classes = columns / operator.output.shape[-1]
+        apart = apart_bytes(self.kernels, operator, pass_, volumes, classes, precision)
         if isinstance(operator.kind, MultiHeadAttention) and self.kernels.attention != "fused":
             width = np.maximum(1, extents[:, 0, ranks[0] - 1])
             queries, keys = np.maximum(1, extents[:, 0, 1]), np.maximum(1, extents[:, 1, 1])
@@ -144,6 +145,12 @@ class AnalyticCosts(CostModel):
         if isinstance(operator.kind, Dropout) and self.kernels.dropout == "fused":
             size = outputs  # the mask
         seconds = np.maximum(flops / (peak * share), size / bandwidth) + apart / bandwidth
+        if picked := picking(self.kernels, operator, pass_, extents):
+            reached = _product_share(
+                False, np.maximum(1, picked.rows), picked.columns, picked.terms, efficiency
+            )
+            reached = reached * efficiency.sustained
+            seconds = seconds + np.maximum(picked.flops / (peak * reached), picked.size / bandwidth)
         times = work.kernels * efficiency.launch_ns + np.rint(np.minimum(seconds * 1e9, _LONGEST))
         return Costs(np.maximum(1, times).astype(np.int64), (ANALYTIC,))
 

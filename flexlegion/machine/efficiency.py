@@ -25,6 +25,7 @@ _PRODUCT_SHARES = (
     "small_filters_backward",
     "attention",
     "attention_backward",
+    "sustained",
 )
 _PRODUCT_SIZES = (
     "half_extent",
@@ -33,7 +34,7 @@ _PRODUCT_SIZES = (
     "half_outputs",
     "small_filters_half_depth",
 )
-_SHARES = (*_PRODUCT_SHARES, "memory", "sustained")
+_SHARES = (*_PRODUCT_SHARES, "memory")
 _SIZES = (*_PRODUCT_SIZES, "launch_ns", "load_bandwidth")
 _BY_FAMILY = ("compute_by_family", "memory_by_family")
 _PRECISIONS = ("float32", "tfloat32", "bfloat16", "float16", "float8")

@@ -41,6 +41,8 @@ class Library:
         What every collective takes: a kernel is launched, and all devices wait for each other.
     step_inside_ns, step_between_ns
         What each step of a ring or tree takes beside the links' own latency.
+    taken
+        Share of a GPU that computes nothing while a collective runs: its kernel's multiprocessors.
     """
 
     inside: float = 0.8
@@ -48,12 +50,15 @@ class Library:
     start_ns: int = 12_000
     step_inside_ns: int = 1_500
     step_between_ns: int = 5_000
+    taken: float = 0.0
 
 
 # nccl-tests on 8 A100: 235 GB/s of 300, on 8 H200 (without NVLink SHARP) 360 of 450; between nodes
 # with an adapter a GPU 85 to 95 % of it (stas00/ml-engineering, "Network"). Latencies of steps as
-# NCCL's own tuning model has them for its low-latency protocols (src/graph/tuning.cc).
-NCCL = Library()
+# NCCL's own tuning model has them for its low-latency protocols (src/graph/tuning.cc). Its kernel
+# has 24 blocks, each on one of the 132 multiprocessors of an H100 (forums.developer.nvidia.com,
+# topic 337991); training was measured to compute 19 % slower on average (arXiv 2507.03114).
+NCCL = Library(taken=0.18)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a device of a stage does in turn: computation and collectives, which run side by side.
+"""What a device of a stage does in turn: computation and collectives, which may run side by side.
 
 A run's forward pass computes its operators in order. Before an operator, what it reads is brought
 to the layout that it needs: a collective that the operator waits for. Readers that need a tensor in
@@ -62,9 +62,18 @@ class Step:
 class Steps:
     """Steps in the order of issue; each stream takes its own in this order.
 
-    Computation and collectives are two streams of a device.
+    Parameters
+    ----------
+    streams
+        Of the device: computation and collectives have one each, or share one.
+    taken
+        Share of the device that computes nothing while a collective runs.
+    steps
+        In that order.
     """
 
+    streams: Literal[1, 2] = 2
+    taken: float = 0.0
     steps: list[Step] = field(default_factory=list)
 
     def add(self, kind: Kind, time_ns: int, after: Iterable[int] = (), size: int = 0) -> int:
@@ -74,16 +83,52 @@ class Steps:
 
     def played(self) -> Played:
         """When they run if nothing else does."""
+        if self.streams == 2 and self.taken:
+            return self._beside_each_other()
         free = {False: 0, True: 0}
         ends: list[int] = []
         busy: dict[Kind, int] = {}
         for step in self.steps:
-            moves_data = step.kind in COLLECTIVES
-            start = max([free[moves_data], *(ends[n] for n in step.after)])
+            second = self.streams == 2 and step.kind in COLLECTIVES
+            start = max([free[second], *(ends[n] for n in step.after)])
             ends.append(start + step.time_ns)
-            free[moves_data] = ends[-1]
+            free[second] = ends[-1]
             busy[step.kind] = busy.get(step.kind, 0) + step.time_ns
-        return Played(max(free.values()), busy, sum(step.size for step in self.steps))
+        return Played(max(free.values()), busy, self._sent())
+
+    def _beside_each_other(self) -> Played:
+        """The same where computation is slower while a collective runs: from end to end."""
+        queues = (
+            [n for n, step in enumerate(self.steps) if step.kind not in COLLECTIVES],
+            [n for n, step in enumerate(self.steps) if step.kind in COLLECTIVES],
+        )
+        ended = [False] * len(self.steps)
+        at, left = [0, 0], [-1.0, -1.0]  # of each stream, and of its step; below 0: it waits
+        now = 0.0
+        busy: dict[Kind, float] = {}
+        for _ in self.steps:
+            for stream, queue in enumerate(queues):
+                if left[stream] < 0 and at[stream] < len(queue):
+                    step = self.steps[queue[at[stream]]]
+                    if all(ended[n] for n in step.after):
+                        left[stream] = step.time_ns
+            rate = 1 - self.taken if left[1] > 0 else 1.0
+            computing, moving = left[0] / rate, left[1]
+            first = 0 if moving < 0 or 0 <= computing <= moving else 1
+            passed = moving if first else computing
+            now += passed
+            for stream, speed in ((0, rate), (1, 1.0)):
+                if left[stream] >= 0:
+                    kind = self.steps[queues[stream][at[stream]]].kind
+                    busy[kind] = busy.get(kind, 0) + passed
+                    left[stream] = max(0.0, left[stream] - passed * speed)
+            left[first] = -1.0
+            ended[queues[first][at[first]]] = True
+            at[first] += 1
+        return Played(round(now), {kind: round(its) for kind, its in busy.items()}, self._sent())
+
+    def _sent(self) -> int:
+        return sum(step.size for step in self.steps)
 
 
 @dataclass(frozen=True)
@@ -237,7 +282,7 @@ class StageSteps:
 
     def forward(self, run: Run) -> Steps:
         """A run's forward pass."""
-        steps = Steps()
+        steps = Steps(self.system.streams, self.collectives.library.taken)
         self._forward(steps, run.operators, "forward")
         return steps
 
@@ -315,7 +360,7 @@ class StageSteps:
 
     def backward(self, run: Run, reduces: bool) -> Steps:
         """A run's backward pass; with `reduces` gradients of weights are reduced on the way."""
-        steps = Steps()
+        steps = Steps(self.system.streams, self.collectives.library.taken)
         buckets = Buckets(self, steps, self.program.stages[run.stage], reduces)
         gathers = Gathers(self, steps, run.operators[::-1])
         redone: set[Operator] = set()

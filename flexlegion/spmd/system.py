@@ -22,6 +22,8 @@ class System:
     ----------
     overlaps
         Whether gradients of weights are reduced during the backward pass, or behind it.
+    streams
+        2: collectives run beside computation; 1: in turn with it, on the same stream.
     bucket_bytes
         How much of them makes a collective, at least; 25 MiB as in PyTorch's
         DistributedDataParallel.
@@ -30,6 +32,9 @@ class System:
     gradients, weights
         In which type they are sent: "stored", as the model computes with them, "float32", or
         "half", in two bytes.
+    update
+        Whether an optimizer's update is "fused", one kernel for many weights, or each operation of
+        its formula is a kernel for each weight, "by steps".
     issue_ns
         What the host takes to issue an operator: so long it takes at least.
     step_ns
@@ -50,10 +55,12 @@ class System:
     """
 
     overlaps: bool = True
+    streams: Literal[1, 2] = 2
     bucket_bytes: int = 25 * MIB
     gather_bytes: int = 100 * MIB
     gradients: SentAs = "float32"
     weights: SentAs = "stored"
+    update: Literal["fused", "by steps"] = "fused"
     issue_ns: int = 0
     step_ns: int = 0
     schedule: Literal["1f1b", "gpipe"] = "1f1b"
@@ -106,7 +113,7 @@ class Runner:
 # What programs are run by, as of 2024: all have attention in one kernel.
 RUNNERS: Mapping[str, Runner] = {
     "compiled": Runner(System(), FUSED),  # torch.compile, or JAX
-    "pytorch": Runner(System(issue_ns=8_000), Kernels(loss="by steps")),
+    "pytorch": Runner(System(issue_ns=8_000), Kernels(loss="by steps", normalized="separate")),
     "megatron": Runner(
         System(weights="half", scatters=True), Kernels(dropout="fused", loss="by steps")
     ),

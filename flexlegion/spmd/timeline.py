@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flexlegion.cost.model import CostModel
+from flexlegion.cost.model import ELEMENT_BYTES, CostModel
 from flexlegion.graph.graph import Operator
 from flexlegion.graph.tensor import STATE_BYTES, Tensor
 from flexlegion.machine.topology import Topology
@@ -18,6 +18,14 @@ from flexlegion.spmd.program import Program
 from flexlegion.spmd.schedule import Schedule, Turn, orders, scheduled
 from flexlegion.spmd.steps import Kind, Played, Prices, StageSteps
 from flexlegion.spmd.system import PYTORCH, System
+
+# Of an update by steps, by how many states the optimizer keeps of a weight: how often elements pass
+# memory, and how many kernels there are. Plain SGD adds the decay to the gradient, and that to the
+# weight; momentum is scaled and added to before; Adam does so with both moments, and takes a root,
+# divides, and adds epsilon; averages of weights are scaled and added to. Gradients are set to zero
+# for the next iteration.
+_PASSES = (7, 12, 24, 29)
+_STEPS = (3, 5, 10, 12)
 
 
 @dataclass(frozen=True)
@@ -237,7 +245,7 @@ class _StageEnds:
         of, program, training = self.of, self.program, self.training
         mesh = program.stages[stage]
         linear, _ = of.costs.linear("update", of.device(mesh))
-        read = 0
+        kernels_ns = read = 0
         gathered: dict[tuple[int, ...], int] = {}
         mine = (op for run in program.runs if run.stage == stage for op in run.operators)
         for op, number, weight in of.trained_weights(mine):
@@ -249,14 +257,34 @@ class _StageEnds:
                     gathered[over] = gathered.get(over, 0) + its
                 size //= mesh.size(over)
             touched = self._touched(op, number, size)
-            clipped = 4 * touched * (2 if training.clips else 0)
-            read += touched * (4 + 2 * (4 + training.states * STATE_BYTES)) + clipped
-        time_ns = linear.time_ns(read) + self.shared_ns.get(stage, 0)
+            its = touched * self._element_bytes(op, weight)
+            if of.system.update == "by steps":
+                least = _STEPS[training.states] * of.system.issue_ns
+                kernels_ns += max(least - round(its * 1e9 / linear.bytes_per_second), 0)
+            read += its
+        time_ns = linear.time_ns(read) + kernels_ns + self.shared_ns.get(stage, 0)
         sent = 0
         for along, size in gathered.items():
             time_ns += of.collectives.time_ns("all-gather", size, mesh, along)
             sent += round(size * (1 - 1 / mesh.size(along)))
         return time_ns, sent
+
+    def _element_bytes(self, op: Operator, weight: Tensor) -> int:
+        """What an update reads and writes for an element of a weight."""
+        states, system = self.training.states, self.of.system
+        if system.update == "by steps":
+            size = _PASSES[states] * ELEMENT_BYTES
+        else:
+            size = 3 * ELEMENT_BYTES + 2 * states * STATE_BYTES
+        if self.training.clips:
+            size += 2 * ELEMENT_BYTES
+        if system.gathered_bytes(weight) < ELEMENT_BYTES:
+            size += ELEMENT_BYTES + 2  # the new value is rounded
+        if system.gradient_bytes(weight) < ELEMENT_BYTES:
+            size += ELEMENT_BYTES + 2  # the gradient is widened
+        if op.output.dtype == "float16":
+            size += 2 * ELEMENT_BYTES  # it is unscaled, and whether it is finite is seen
+        return size
 
     def _touched(self, op: Operator, number: int, size: int) -> int:
         """Of a weight's elements on the device, how many an update touches."""

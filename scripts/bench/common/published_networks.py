@@ -58,8 +58,14 @@ def storage_of(row: Row) -> str:
 
 
 def _optimizer(row: Row) -> Adam | LazyAdam | SGD:
-    """LAMB has Adam's states, and reads them as often; LARS is SGD with momentum."""
+    """LAMB has Adam's states, and reads them as often; LARS is SGD with momentum.
+
+    Alpa's experts were trained by Adafactor, whatever the row says (benchmark_2d_one_case_moe.py of
+    the commit that it names): it keeps sums of rows and columns alone, as good as no states.
+    """
     text = row["optimizer"]
+    if row["system"].startswith("Alpa") and row["model"]["family"] == "moe":
+        return SGD()
     if "lazy" in text:
         return LazyAdam()
     if "adam" in text or "lamb" in text:
@@ -148,6 +154,10 @@ def _moe(row: Row, layers: int) -> Model:
 def _bert(row: Row, layers: int) -> Model:
     its = row["model"]
     predictions = its["extra"].get("max_predictions", 20 if its["seq"] == 128 else 80)
+    if row["system"] == "ngc-pytorch":
+        # NVIDIA's of 2020 applies the head to all positions, and leaves out labels after that
+        # (DeepLearningExamples, PyTorch/LanguageModeling/BERT/modeling.py, BertForPreTraining).
+        predictions = its["seq"]
     return build(
         "bert",
         _batch(row),
@@ -199,14 +209,20 @@ def _recommender(row: Row, layers: int) -> Model:
         return build("dlrm", _batch(row), rows=7_221_823)
     if "Wide" not in name:
         raise CannotBeSaidError(f"no network like {name}")
+    # HugeCTR's are of each GPU: memory grows by as many bytes a row on eight as on one (DLPerf,
+    # HugeCTR/wdl/README.md; the workspace of its scripts is one GPU's).
+    parts = row["hardware"]["gpus"] if row["system"].startswith("HugeCTR") else 1
     return build(
         "wide_deep",
         _batch(row),
         numbers=extra["dense_fields"],
         fields=extra["deep_sparse_fields"],
         tables=1,
-        rows=extra["deep_vocab"],
+        rows=parts * extra["deep_vocab"],
+        wide_fields=extra.get("wide_sparse_fields"),
+        wide_rows=parts * extra.get("wide_vocab", extra["deep_vocab"]),
         embedding=extra["embedding"],
         layers=extra["hidden_layers"],
+        dropout=extra.get("dropout", 0.0),
         hidden=row["model"]["hidden"],
     )

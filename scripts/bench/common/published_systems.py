@@ -9,7 +9,7 @@ from common.published_networks import Row
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.kernels import Kernels
 from flexlegion.objective.precision import PEAKS
-from flexlegion.spmd.system import System
+from flexlegion.spmd.system import MIB, System
 from flexlegion.spmd.ways import Again, Ways
 
 # By how a row's words begin; the longest that fits.
@@ -34,6 +34,17 @@ _FUSED = (
 _FUSED_LOSS = ("llm.c", "torchtitan compile", "lit-gpt", "OneFlow", "oneflow", "Alpa")
 # Systems that reduce gradients behind the backward pass: Megatron-LM until its overlap options.
 _BEHIND = ("Megatron-LM", "Megatron-DeepSpeed")
+# NVIDIA's BERT for PyTorch collects a gigabyte before it reduces, which is all of BERT-base
+# (DeepLearningExamples, run_pretraining.py: message_size=250000000).
+_BEHIND_OF_BERT = ("ngc-pytorch",)
+# Whose batch normalization is a kernel of its own. OneFlow's scripts ask for the one that goes on
+# with a sum and a ReLU (DLPerf, resnet50v1.5/scripts/rn50_train.sh), NVIDIA's MXNet has it.
+_SEPARATE = ("ytorch", "yTorch", "ensor")
+# Without XLA, as its scripts were run: GELU, normalization and dropout are formulas of operations
+# (DeepLearningExamples, TensorFlow/LanguageModeling/BERT/modeling.py, and tf.contrib.layers).
+_BY_STEPS = ("ngc-tensorflow1",)
+# Plain torch.optim, as it was until 2021: a kernel an operation and weight.
+_UPDATES_BY_STEPS = ("PyTorch, InsightFace arcface_torch", "pytorch")
 
 
 def ways_of(row: Row) -> Ways:
@@ -105,6 +116,10 @@ def costs_of(row: Row, storage: str) -> AnalyticCosts:
             channels="first" if first else "last",
             loss="fused" if row["system"].startswith(_FUSED_LOSS) else "by steps",
             dense=dense,
+            normalized="separate" if any(its in row["system"] for its in _SEPARATE) else "fused",
+            formulas="by steps" if row["system"].startswith(_BY_STEPS) else "fused",
+            # As GShard's reference code, which Alpa's follows (alpa/model/moe.py).
+            one_hot=row["model"]["extra"].get("group_size", 0),
         ),
     )
 
@@ -113,8 +128,15 @@ def system_of(row: Row) -> System:
     """What of a system counts."""
     name, precision = row["system"], row["precision"]
     half = "fp16" in precision or "params, reduce" in precision
+    behind = _BEHIND + (_BEHIND_OF_BERT if row["model"]["family"] == "bert" else ())
+    # Alpa has XLA put collectives on the stream that computes, reduces all gradients together, and
+    # gathers weights by 32 MiB (alpa/global_env.py).
+    alpa = name.startswith("Alpa")
     return System(
-        overlaps=not name.startswith(_BEHIND),
+        overlaps=not name.startswith(behind) and not alpa,
+        streams=1 if alpa else 2,
+        gather_bytes=32 * MIB if alpa else System.gather_bytes,
+        update="by steps" if name in _UPDATES_BY_STEPS else "fused",
         gradients="half" if half else "float32",
         weights="half" if "16" in precision else "float32",
         issue_ns=0 if any(word in name for word in _COMPILED) else 8_000,
