@@ -235,7 +235,7 @@ def divided(graph: Graph, ways: Ways) -> Program:
             f"the model has too few operators for {ways.pipeline} stages of a pipeline{each}; "
             f"choose a smaller {'vpp' if each else 'pp'}"
         )
-    again = _again(operators, ways.again, blocks)
+    again = run_again(operators, ways.again, blocks)
     if ways.again != "none" and not again:
         computed = (
             "attention, which this model does not have"
@@ -267,7 +267,7 @@ def block_numbers(operators: Sequence[Operator]) -> list[int]:
 
     What stands before the first block has its number, what stands behind the last one has its.
     """
-    found = [_block_of(op) for op in operators]
+    found = [block_of(op) for op in operators]
     known = sorted({n for n in found if n is not None}) or [0]
     rank = {n: i for i, n in enumerate(known)}
     last, numbers = 0, []
@@ -277,7 +277,7 @@ def block_numbers(operators: Sequence[Operator]) -> list[int]:
     return numbers
 
 
-def _block_of(op: Operator) -> int | None:
+def block_of(op: Operator) -> int | None:
     """The N of what is named ``blockN.…`` or ``layerN.…``; None: it is in no block."""
     named = re.match(r"(?:block|layer)(\d+)(?:\.|$)", op.name, re.ASCII)
     return None if named is None else int(named[1])
@@ -334,9 +334,10 @@ def _classes(graph: Graph, parts: int) -> dict[Operator, int]:
     raise UserError("no layer's classes can be split: no loss sums over them part by part")
 
 
-def _again(
+def run_again(
     operators: Sequence[Operator], again: Again, blocks: Sequence[int]
 ) -> frozenset[Operator]:
+    """What the backward pass runs forward once more; `blocks` are `block_numbers`."""
     if again == "none":
         return frozenset()
     chosen: set[Operator] = set()
@@ -345,8 +346,8 @@ def _again(
         return frozenset(chosen)
     products = 0
     for at, (op, block) in enumerate(zip(operators, blocks, strict=True)):
-        last = at + 1 == len(operators) or _block_of(operators[at + 1]) != _block_of(op)
-        if _block_of(op) is None or last:
+        last = at + 1 == len(operators) or block_of(operators[at + 1]) != block_of(op)
+        if block_of(op) is None or last:
             continue
         if again == "blocks" and block % 2:
             continue
