@@ -41,6 +41,7 @@ from rich.table import Table
 
 import flexlegion as fl
 from flexlegion.analysis.setting import Setting, network_of
+from flexlegion.base.documents import read_json
 from flexlegion.base.errors import UserError
 from flexlegion.known_strategies import named
 from flexlegion.networks.network import Network
@@ -54,6 +55,7 @@ from flexlegion.strategy.strategy import Strategy
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
 KNOWN = ("data", "megatron", "3d")
 BATCH = 512
+GIB = 1 << 30
 
 Row = dict[str, Any]
 
@@ -290,12 +292,7 @@ def row_of(case: Case, choice: Choice) -> Row:
     """A choice, simulated."""
     network = case.network(choice.micro_batches)
     its = fl.simulate(network, case.machine, choice.strategy, costs="analytic")
-    try:
-        program = fl.simulate_program(network, case.machine, choice.strategy)
-        as_program, why_none = program.iteration_time_ns, None
-    except UserError as e:
-        as_program, why_none = None, str(e)
-    return {
+    row: Row = {
         "case": case.name,
         "who": choice.who,
         "seconds": round(choice.took.clock, 1),
@@ -304,16 +301,26 @@ def row_of(case: Case, choice: Choice) -> Row:
         "in_words": its.setting.in_words(its.strategy),
         "iteration_ms": round(its.iteration_time_ns / 1e6, 1),
         "fits": its.fits,
-        "memory_gib": round(max(its.timeline.allocated_bytes.values()) / (1 << 30), 1),
+        "memory_gib": round(max(its.timeline.allocated_bytes.values()) / GIB, 1),
         "expected_ms": None if choice.expected_ns is None else round(choice.expected_ns / 1e6, 1),
-        "program_ms": None if as_program is None else round(as_program / 1e6, 1),
-        "why_no_program": why_none,
         "note": choice.note,
+    }
+    try:
+        program = fl.simulate_program(network, case.machine, choice.strategy)
+    except UserError as e:
+        return row | {"why_no_program": str(e)}
+    return row | {
+        "program_ms": round(program.iteration_time_ns / 1e6, 1),
+        "program_gib": round(program.needed_bytes / GIB, 1),
+        "program_fits": program.fits,
     }
 
 
-def rows_of(case: Case, args: argparse.Namespace) -> Iterator[Row]:
-    """Everybody's choices for a case; who gave none, and why."""
+def rows_of(case: Case, args: argparse.Namespace, there: list[Row]) -> Iterator[Row]:
+    """Everybody's choices for a case, and the reasons of who gave none.
+
+    Those of an earlier run that are `there` are not made again.
+    """
     asked: dict[str, Callable[[], Iterator[Choice]]] = {
         f"our search, {args.budget}": partial(ours, case, args.budget)
     }
@@ -324,6 +331,9 @@ def rows_of(case: Case, args: argparse.Namespace) -> Iterator[Row]:
     if args.galvatron:
         asked["Galvatron"] = partial(galvatron, case, args.galvatron, args.patience)
     for who, choices in asked.items():
+        if its := [row for row in there if row["who"].startswith(who)]:
+            yield from its
+            continue
         try:
             for choice in choices():
                 yield row_of(case, choice)
@@ -342,6 +352,7 @@ COLUMNS = (
     "micro-batches",
     "simulated",
     "beside ours",
+    "on NCCL",
     "expected",
 )
 
@@ -349,19 +360,31 @@ COLUMNS = (
 def cells(row: Row, fastest_ms: float) -> list[str]:
     """A row of a table; ours is the fastest, beside which the others are."""
     if "why_not" in row:
-        return [row["who"], "", "", row["why_not"], "", "", "", ""]
-    time_ms = row["iteration_ms"]
-    simulated = f"{time_ms:,.0f} ms" if row["fits"] else f"{row['memory_gib']} GiB do not fit"
+        return [row["who"], "", "", row["why_not"], "", "", "", "", ""]
+    time_ms, program_ms = row["iteration_ms"], row.get("program_ms")
     return [
         row["who"],
         f"{row['seconds']:,.0f} s",
-        f"{row['core_seconds']:,.0f} s",
+        "" if row["core_seconds"] is None else f"{row['core_seconds']:,.0f} s",
         row["in_words"].partition(f"; {row['micro_batches']} micro")[0],
         str(row["micro_batches"]),
-        simulated,
-        f"{time_ms / fastest_ms:.2f}x" if row["fits"] else "",
+        time_or_memory(time_ms, row["fits"], row["memory_gib"]),
+        f"{time_ms / fastest_ms:.2f}x",
+        "" if program_ms is None else time_or_memory(program_ms, *of_program(row)),
         "" if row["expected_ms"] is None else f"{row['expected_ms']:,.0f} ms",
     ]
+
+
+def of_program(row: Row) -> tuple[bool, float]:
+    """Whether a program fits, and what it needs; if a row lacks that, as our runtime, with more."""
+    if "program_gib" in row:
+        return row["program_fits"], row["program_gib"]
+    return row["fits"], row["memory_gib"]
+
+
+def time_or_memory(time_ms: float, fits: bool, needed_gib: float) -> str:
+    """A time; of what does not fit, what it needs."""
+    return f"{time_ms:,.0f} ms" + ("" if fits else f", if {needed_gib:g} GiB did fit")
 
 
 def tables(rows: list[Row]) -> Iterator[tuple[str, list[list[str]]]]:
@@ -376,6 +399,25 @@ def markdown(document: Mapping[str, Any], case: str) -> str:
     its = dict(tables(document["rows"]))[case]
     head = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
     return "\n".join([head, *(f"| {' | '.join(row)} |" for row in its)])
+
+
+def rows_there(file: Path | None) -> list[Row]:
+    """What a file has of an earlier run, if there is one.
+
+    Raises
+    ------
+    UserError
+        If it is something else.
+    """
+    if file is None or not file.exists():
+        return []
+    like = "as this command writes it"
+    found = read_json(file, "report", "name another file", like)
+    try:
+        rows: list[Row] = [row for row in found["rows"] if row["case"] and row["who"]]
+    except (KeyError, TypeError):
+        raise UserError(f"{file}: not a report, {like}; name another file") from None
+    return rows
 
 
 def main() -> int:
@@ -396,7 +438,9 @@ def main() -> int:
         help="with Galvatron's search layer by layer; default: 20m",
     )
     parser.add_argument("--only", default="", help=f"cases with this in their names: {names}")
-    parser.add_argument("--json", type=Path, help="write all results there")
+    parser.add_argument(
+        "--json", type=Path, help="write all results there; a file keeps other cases"
+    )
     args = parser.parse_args()
     rows: list[Row] = []
     try:
@@ -405,14 +449,20 @@ def main() -> int:
             galvatron_search.engine_of(args.galvatron)
         if args.alpa:
             alpa_solver.solver_of(args.alpa, seconds_of(args.budget))
-        for case in CASES:
-            if args.only not in case.name:
-                continue
-            for row in rows_of(case, args):
+        chosen = [case for case in CASES if args.only in case.name]
+        asked = {case.name for case in chosen}
+        there = [
+            row
+            for row in rows_there(args.json)
+            if row["case"] not in asked or "why_not" not in row  # which may be another reason now
+        ]
+        for case in chosen:
+            for row in rows_of(case, args, [row for row in there if row["case"] == case.name]):
                 rows.append(row)
                 print(row, file=sys.stderr)
                 if args.json:
-                    write_rows(args.json, {"budget": args.budget, "batch": BATCH, "rows": rows})
+                    left = [row for row in there if row not in rows]
+                    write_rows(args.json, {"batch": BATCH, "rows": [*rows, *left]})
     except UserError as e:
         print(f"error: {e}", file=sys.stderr)
         return e.status

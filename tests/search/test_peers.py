@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
@@ -293,7 +294,64 @@ def test_memory_is_what_devices_keep() -> None:
         alpa_solver.solve(problem, alpa_solver.Solver(partial(by_trial, limit=1e-6), 60.0), (2, 2))
 
 
-# --- what is not there ---
+# --- the command ---
+
+
+def test_a_case_is_run_and_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = {"layers": 2, "hidden": 64, "heads": 8, "steps": 32, "vocabulary": 96}
+    case = peers.Case("small", "gpt", "h100x16", "bf16", sizes)
+    monkeypatch.setattr(peers, "CASES", (case,))
+    monkeypatch.setattr(peers, "MICRO_BATCHES", (1, 2))
+    file = tmp_path / "peers.json"
+    before = [
+        {"case": "another", "who": "Alpa", "why_not": "not run"},
+        {"case": "small", "who": "`3d`", "why_not": "not done"},
+    ]
+    file.write_text(json.dumps({"rows": before}))
+    monkeypatch.setattr(sys, "argv", ["peers.py", "--budget", "1s", "--json", str(file)])
+    assert peers.main() == 0
+    document = json.loads(file.read_text())
+    *rows, kept = document["rows"]
+    assert kept == before[0]
+    assert [row["who"] for row in rows] == [
+        "our search, 1s",
+        *(f"`{name}`" for name in peers.KNOWN),
+        "Galvatron",
+        "Alpa",
+    ]
+    for row in rows[:4]:
+        network = case.network(row["micro_batches"])
+        assert row["fits"]
+        assert row["iteration_ms"] >= rows[0]["iteration_ms"]
+        if row["who"] != "our search, 1s":
+            its = fl.simulate(network, "h100x16", row["who"].strip("`"), costs="analytic")
+            assert row["iteration_ms"] == round(its.iteration_time_ns / 1e6, 1)
+            assert row["in_words"] == its.setting.in_words(its.strategy)
+    for row in rows[4:]:
+        assert row["why_not"] == "not run: its sources were not named"
+    assert "our search, 1s" in capsys.readouterr().out
+    table = peers.markdown(document, "small").splitlines()
+    assert len(table) == 2 + len(rows)
+    assert table[2].startswith("| our search, 1s | ")
+    assert " | 1.00x | " in table[2]
+    rows[0]["note"] = "of an earlier run"  # which is not made again
+    file.write_text(json.dumps({"rows": [kept, *rows]}))
+    monkeypatch.setattr(peers, "ours", list)  # which gives nothing
+    monkeypatch.setattr(peers, "known", list)
+    assert peers.main() == 0
+    assert json.loads(file.read_text())["rows"] == [*rows, kept]
+    file.write_text("[]")
+    assert peers.main() == 2
+    assert "not a report, as this command writes it" in capsys.readouterr().err
+
+
+def test_a_limit_ends_what_takes_longer() -> None:
+    with pytest.raises(TimeoutError), peers.time_limit(0.05):
+        time.sleep(60)
+    with peers.time_limit(60):
+        pass
 
 
 def test_missing_sources_are_refused(
