@@ -439,17 +439,19 @@ def main() -> int:
     )
     parser.add_argument("--only", default="", help=f"cases with this in their names: {names}")
     parser.add_argument(
-        "--json", type=Path, help="write all results there; a file keeps other cases"
+        "--json", type=Path, help="write all results there; what a file has is not run again"
     )
     args = parser.parse_args()
     rows: list[Row] = []
     try:
         seconds_of(args.budget)
+        chosen = [case for case in CASES if args.only in case.name]
+        if not chosen:
+            raise UserError(f"no case has '{args.only}' in its name; the cases are {names}")
         if args.galvatron:
             galvatron_search.engine_of(args.galvatron)
         if args.alpa:
             alpa_solver.solver_of(args.alpa, seconds_of(args.budget))
-        chosen = [case for case in CASES if args.only in case.name]
         asked = {case.name for case in chosen}
         there = [
             row

@@ -372,3 +372,6 @@ def test_missing_sources_are_refused(
     assert capsys.readouterr().err.startswith(f"error: {tmp_path} has no galvatron_dp_core")
     monkeypatch.setattr(sys, "argv", ["peers.py", "--budget", "soon"])
     assert peers.main() == 2
+    monkeypatch.setattr(sys, "argv", ["peers.py", "--only", "bert"])
+    assert peers.main() == 2
+    assert "no case has 'bert' in its name; the cases are gpt-h100" in capsys.readouterr().err
