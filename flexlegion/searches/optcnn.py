@@ -12,7 +12,7 @@ elimination). Chains, residual blocks and inception modules vanish that way.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import isqrt, prod
@@ -132,6 +132,14 @@ def solve(
         tied = not _vanishes(problem)
     costs = summed_costs(problem, tied, max_candidates, least_message)
     choice, exact = minimise(costs)
+    strategy = strategy_of(problem, costs, choice, "strategy 'optcnn'")
+    return OptCnnResult(strategy, costs.total(choice), tied, exact and costs.complete)
+
+
+def strategy_of(
+    problem: Problem, costs: SummedCosts, choice: Sequence[int], source: str
+) -> Strategy:
+    """What a choice for each variable says: every operator on the machine's first devices."""
     names = problem.devices.names
     configs = {op.name: by_samples(op, names) for op in problem.graph.operators}
     for group, candidates, c in zip(costs.groups, costs.candidates, choice, strict=True):
@@ -139,14 +147,29 @@ def solve(
         devices = tuple(names[: prod(degrees)])
         for op in group:
             configs[op.name] = ParallelConfig(degrees, devices)
-    strategy = Strategy(with_sums(configs, problem.graph), "strategy 'optcnn'")
-    return OptCnnResult(strategy, costs.total(choice), tied, exact and costs.complete)
+    return Strategy(with_sums(configs, problem.graph), source)
 
 
 def summed_costs(
-    problem: Problem, tied: bool, max_candidates: int | None = None, least_message: int = 0
+    problem: Problem,
+    tied: bool,
+    max_candidates: int | None = None,
+    least_message: int = 0,
+    *,
+    among: Callable[[Degrees], bool] | None = None,
+    rounds: int = 1,
 ) -> SummedCosts:
-    """The costs of all choices of a problem; operators that training leaves out have none."""
+    """The costs of all choices of a problem; operators that training leaves out have none.
+
+    Parameters
+    ----------
+    problem, tied, max_candidates, least_message
+        As of `optcnn`.
+    among
+        Which degrees are candidates; None: all.
+    rounds
+        Of how many micro-batches costs are the sum: weights are synchronised once for all of them.
+    """
     prepare_candidates(problem)
     groups = _groups(problem, tied)
     variable = {op.name: v for v, group in enumerate(groups) for op in group}
@@ -162,8 +185,8 @@ def summed_costs(
         max_candidates = _affordable(problem, len({table.key(*its) for its in transfers}))
     candidates, own, complete = [], [], True
     for group in groups:
-        its = problem.splits(group[0])
-        costs = _own_costs(table, group, its)
+        its = [degrees for degrees in problem.splits(group[0]) if among is None or among(degrees)]
+        costs = _own_costs(table, group, its, rounds)
         if len(its) > max_candidates:
             complete = False
             cheap = set(np.argsort(costs, kind="stable")[:max_candidates].tolist())
@@ -187,9 +210,9 @@ def summed_costs(
     for (writer, reader, _), costs in zip(transfers, matrices, strict=True):
         u, v = variable[writer.name], variable[reader.name]
         if u == v:
-            own[v] += costs.diagonal()
+            own[v] += rounds * costs.diagonal()
         else:
-            _add(pairs, u, v, costs)
+            _add(pairs, u, v, rounds * costs)
     return SummedCosts(groups, candidates, own, pairs, complete)
 
 
@@ -199,11 +222,14 @@ def _affordable(problem: Problem, transfers: int) -> int:
     return min(MAX_CANDIDATES, max(MIN_CANDIDATES, isqrt(pairs)))
 
 
-def _own_costs(table: _Table, group: list[Operator], candidates: list[Degrees]) -> Costs:
+def _own_costs(
+    table: _Table, group: list[Operator], candidates: list[Degrees], rounds: int
+) -> Costs:
     """What the operators of a group cost by themselves."""
     own = np.zeros(len(candidates), np.int64)
     for op in group:
-        own += sum(table.operator(op, candidates))
+        computation, synchronisation = table.operator(op, candidates)
+        own += rounds * computation + synchronisation
     return own
 
 

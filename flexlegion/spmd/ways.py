@@ -235,7 +235,7 @@ def divided(graph: Graph, ways: Ways) -> Program:
             f"the model has too few operators for {ways.pipeline} stages of a pipeline{each}; "
             f"choose a smaller {'vpp' if each else 'pp'}"
         )
-    again = _again(operators, ways.again, blocks)
+    again = run_again(operators, ways.again, blocks)
     if ways.again != "none" and not again:
         computed = (
             "attention, which this model does not have"
@@ -267,7 +267,7 @@ def block_numbers(operators: Sequence[Operator]) -> list[int]:
 
     What stands before the first block has its number, what stands behind the last one has its.
     """
-    found = _blocks_of(operators)
+    found = blocks_of(operators)
     known = sorted({n for n in found if n is not None}) or [0]
     rank = {n: i for i, n in enumerate(known)}
     last, numbers = 0, []
@@ -281,7 +281,7 @@ def block_numbers(operators: Sequence[Operator]) -> list[int]:
 _BLOCK = re.compile(r"(?:[\w.]+\.)?(?:blocks?|layers?|h)\.?(\d+)(?:\.|$)", re.ASCII)
 
 
-def _blocks_of(operators: Sequence[Operator]) -> list[int | None]:
+def blocks_of(operators: Sequence[Operator]) -> list[int | None]:
     """The N of each operator that is named ``blockN.…`` or alike; None: it is in no block.
 
     Where numbers begin anew, as those of an encoder and a decoder, they tell no blocks apart.
@@ -343,9 +343,10 @@ def _classes(graph: Graph, parts: int) -> dict[Operator, int]:
     raise UserError("no layer's classes can be split: no loss sums over them part by part")
 
 
-def _again(
+def run_again(
     operators: Sequence[Operator], again: Again, blocks: Sequence[int]
 ) -> frozenset[Operator]:
+    """What the backward pass runs forward once more; `blocks` are `block_numbers`."""
     if again == "none":
         return frozenset()
     chosen: set[Operator] = set()
@@ -353,7 +354,7 @@ def _again(
         chosen = {op for op in operators if op.kind.type == "multi_head_attention"}
         return frozenset(chosen)
     products = 0
-    its = _blocks_of(operators)
+    its = blocks_of(operators)
     for at, (op, block) in enumerate(zip(operators, blocks, strict=True)):
         last = at + 1 == len(operators) or its[at + 1] != its[at]
         if its[at] is None or last:

@@ -8,6 +8,7 @@ from pathlib import Path
 import flexflow_figure7
 import flexflow_figures
 import oneflow_figures
+import peers
 import pytest
 from published import markdown, summary
 
@@ -48,3 +49,10 @@ def test_other_figures_are_of_their_file(figure: str) -> None:
     document = json.loads((DOCS / "measurements/flexflow-figures.json").read_text())
     note = (DOCS / "notes/strategies-found-beside-the-papers.md").read_text()
     assert flexflow_figures.markdown(document, figure) in note
+
+
+@pytest.mark.parametrize("case", [case.name for case in peers.CASES])
+def test_other_searches_are_of_their_file(case: str) -> None:
+    document = json.loads((DOCS / "measurements/peers.json").read_text())
+    note = (DOCS / "notes/beside-other-searches.md").read_text()
+    assert peers.markdown(document, case) in note

@@ -71,6 +71,28 @@ def test_kernels_are_enumerated(variables: int) -> None:
     assert exact == (variables < 4)
 
 
+def test_costs_of_micro_batches_and_of_some_candidates() -> None:
+    model = Model(8)
+    block(model)
+    problem = problem_of(model, load_machine("p100x4"), AnalyticCosts())
+    one, two, four = (summed_costs(problem, tied=False, rounds=n) for n in (1, 2, 4))
+
+    def few(degrees: tuple[int, ...]) -> bool:
+        return max(degrees) == 4 or max(degrees) == 1
+
+    some = summed_costs(problem, tied=False, among=few)
+    for v, candidates in enumerate(one.candidates):
+        # Weights are synchronised once: each micro-batch more costs the same.
+        assert (four.own[v] - two.own[v] == 2 * (two.own[v] - one.own[v])).all()
+        assert (two.own[v] > one.own[v]).all()
+        kept = [i for i, degrees in enumerate(candidates) if few(degrees)]
+        assert some.candidates[v] == [candidates[i] for i in kept]
+        assert (some.own[v] == one.own[v][kept]).all()
+    assert any((two.own[v] < 2 * one.own[v]).any() for v in range(len(one.own)))
+    for pair, costs in one.pairs.items():
+        assert (four.pairs[pair] == 4 * costs).all()
+
+
 @pytest.mark.parametrize("machine", ["p100x8", "k80x8"])
 def test_a_transfer_takes_what_its_busiest_link_does(machine: str) -> None:
     model = Model(8)

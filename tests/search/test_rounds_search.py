@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import flexlegion as fl
 from flexlegion.base.errors import UserError
+from flexlegion.console.text import duration
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.known_strategies import named
 from flexlegion.known_strategies.pipeline import cut
@@ -87,3 +88,12 @@ def test_exhaustive_search_refuses() -> None:
     problem = problem_of(2, "p100x2")
     with pytest.raises(UserError, match="takes a batch in one piece"):
         exhaustive(problem, named("data", problem))
+
+
+def test_numbers_are_told_with_what_their_fastest_starts_take() -> None:
+    model = build("gpt", 16, **SIZES)
+    found = fl.search(model, "p100x4", proposals=5, most_micro_batches=2)
+    chosen = found.setting.problem.graph.micro_batches
+    told = next(note for note in found.notes if note.startswith("micro-batches, and the fastest"))
+    fastest = min(its for its in found.start_times_ns.values() if its is not None)
+    assert f"{chosen} ({duration(fastest)})" in told
