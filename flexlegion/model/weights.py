@@ -13,6 +13,7 @@ from flexlegion.base.arguments import typed_methods
 from flexlegion.base.errors import UserError
 from flexlegion.base.quoting import printable
 from flexlegion.layers.arrays import array_of, check_integers, check_numbers
+from flexlegion.objective.losses import kept_weights
 from flexlegion.training.agreement import check_same, together
 from flexlegion.training.checkpoints.shards import Kept, averages_of
 from flexlegion.training.checkpoints.weights import fitted, read_weights, save_weights
@@ -56,13 +57,13 @@ class Weights:
             tensor.name: state.program.read(
                 tensor, *(_place(kept[tensor]) if tensor in kept else ())
             )
-            for tensor in state.graph.weights
+            for tensor in kept_weights(state.graph)
         }
 
     def set_weights(self, weights: dict[str, Any], averages: bool = False) -> None:
         """Set weights by name, or if `averages` the moving averages; those not named stay."""
         state = self._ready()
-        tensors = {tensor.name: tensor for tensor in state.graph.weights}
+        tensors = {tensor.name: tensor for tensor in kept_weights(state.graph)}
         for name, value in weights.items():
             if name not in tensors:
                 raise UserError(f"no weight '{name}'; the model has {', '.join(tensors)}")
@@ -150,7 +151,7 @@ class Weights:
         UserError
             If the file cannot be read, or its weights are those of another model.
         """
-        weights = self._ready().graph.weights
+        weights = kept_weights(self._ready().graph)
         shapes = {tensor.name: tensor.shape for tensor in weights}
         needed = {tensor.name for tensor in weights if not tensor.constant}
         source = printable(str(path))
