@@ -155,6 +155,18 @@ def _prod(
     return x if keepdim else x.squeeze(dim)
 
 
+def _cumprod(x: torch.Tensor, dim: int, *, dtype: Any = None) -> torch.Tensor:
+    """Products of all up to each element: of windows that are twice as long at every step."""
+    x = x if dtype is None else x.to(dtype)
+    count, width = x.shape[dim], 1
+    while width < count:
+        rest = count - width
+        longer = x.narrow(dim, width, rest) * x.narrow(dim, 0, rest)
+        x = torch.cat([x.narrow(dim, 0, width), longer], dim)
+        width *= 2
+    return x
+
+
 def _cdist(
     a: torch.Tensor, b: torch.Tensor, p: float = 2.0, compute_mode: Any = None
 ) -> torch.Tensor:
@@ -248,6 +260,7 @@ _OWN: dict[str, Callable[..., Any]] = {
     "argmax": _argmax,
     "argmin": _argmin,
     "cdist": _cdist,
+    "cumprod": _cumprod,
     "col2im": _col2im,
     "dot": _dot,
     "gru_cell": _gru_cell,
