@@ -20,13 +20,13 @@ from torch.utils import _pytree as pytree
 from flexlegion.base.errors import UserError
 from flexlegion.importers.program import at
 from flexlegion.importers.schemas import module_of, op_name
+from flexlegion.importers.volumes import conv3d, max_pool3d
 
 _MOST_STEPS = 128  # that are read one by one
 
 _NAMES = frozenset(
     [
         "baddbmm",
-        "bilinear",
         "column_stack",
         "cosine_similarity",
         "diff",
@@ -197,6 +197,17 @@ def _prod(
     return x if keepdim else x.squeeze(dim)
 
 
+def _bilinear(
+    x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Of each output a product x W y: x by all its matrices' rows, and the products with y."""
+    outputs, left, right = weight.shape
+    rows = F.linear(x, weight.permute(0, 2, 1).reshape(outputs * right, left))
+    rows = rows.reshape(*rows.shape[:-1], outputs, right)
+    result = (rows * y.unsqueeze(-2)).sum(-1)
+    return result if bias is None else result + bias
+
+
 def _cumprod(x: torch.Tensor, dim: int, *, dtype: Any = None) -> torch.Tensor:
     """Products of all up to each element: of windows that are twice as long at every step."""
     x = x if dtype is None else x.to(dtype)
@@ -301,6 +312,9 @@ _OWN: dict[str, Callable[..., Any]] = {
     "any": _holds(False),
     "argmax": _argmax,
     "argmin": _argmin,
+    "bilinear": _bilinear,
+    "conv3d": conv3d,
+    "max_pool3d": max_pool3d,
     "cdist": _cdist,
     "cumprod": _cumprod,
     "col2im": _col2im,

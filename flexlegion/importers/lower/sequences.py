@@ -12,8 +12,8 @@ from flexlegion.graph.tensor import Tensor
 from flexlegion.importers.lower.base import Lowerer, Unsupported, first_values, lowers
 from flexlegion.importers.lower.elementwise import align_parts
 from flexlegion.importers.lower.products import WEIGHTS
-from flexlegion.importers.program import SAMPLES, Node, Type, known
 from flexlegion.importers.lower.shapes import select
+from flexlegion.importers.program import SAMPLES, Node, Type, known
 from flexlegion.importers.views import Axis, Run, Value, explicit, plain, runs_of
 from flexlegion.layers.origin import Layout
 from flexlegion.ops.embedding import Embedding
