@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from beside_torch import assert_same
+from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
 import flexlegion as fl
@@ -132,3 +134,34 @@ def test_long_projected_layers_are_refused() -> None:
     dropping = Projected(batch_first=True, num_layers=2, dropout=0.5)
     with pytest.raises(UserError, match="projected states and dropout between its layers"):
         fl.from_torch(dropping, torch.randn(2, 4, 3))
+
+
+@pytest.mark.parametrize(("kind", "gates"), [("LSTM", 4), ("GRU", 3)])
+def test_states_of_onnx(kind: str, gates: int) -> None:
+    """The import compares its outputs with ONNX's; an LSTM's cells begin with zeros."""
+    rng = np.random.default_rng(0)
+    arrays = {
+        "w": rng.normal(size=(1, gates * 4, 3)),
+        "r": rng.normal(size=(1, gates * 4, 4)),
+        "b": rng.normal(size=(1, gates * 8)),
+    }
+    weights = [numpy_helper.from_array(a.astype(np.float32), name) for name, a in arrays.items()]
+    weights.append(numpy_helper.from_array(np.zeros(1, np.int64), "axis"))
+    options = {"linear_before_reset": 1} if kind == "GRU" else {}
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),
+        helper.make_node("Unsqueeze", ["h", "axis"], ["h0"]),
+        helper.make_node(
+            kind, ["t", "w", "r", "b", "", "h0"], ["s", "last"], hidden_size=4, **options
+        ),
+        helper.make_node("Squeeze", ["last", "axis"], ["y"]),
+    ]
+    x, h, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", *shape])
+        for name, shape in (("x", [5, 3]), ("h", [4]), ("y", [4]))
+    )
+    graph = helper.make_graph(nodes, "g", [x, h], [y], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    imported = fl.from_onnx(model, batch_size=2)
+    assert kind.lower() in {op.kind.type for op in imported.graph.operators}
+    assert not [note for note in imported.origin.notes if "not checked" in note]
