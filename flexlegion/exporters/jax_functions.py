@@ -196,6 +196,9 @@ FORMULAS: dict[str, Any] = {
     "ceil": jnp.ceil,
     "sin": jnp.sin,
     "cos": jnp.cos,
+    "atan": jnp.arctan,
+    "asin": jnp.arcsin,
+    "acos": jnp.arccos,
     "erf": jax.scipy.special.erf,
 }
 

@@ -237,6 +237,9 @@ FORMULAS: dict[str, Any] = {
     "ceil": torch.ceil,
     "sin": torch.sin,
     "cos": torch.cos,
+    "atan": torch.atan,
+    "asin": torch.asin,
+    "acos": torch.acos,
     "erf": torch.erf,
 }
 

@@ -455,14 +455,17 @@ class Graph:
 def layer_of(tensor: Tensor) -> Operator | None:
     """The operator that computes a tensor; of an activation that a layer brings along, that layer.
 
-    Such an activation is called after the layer, as ``scores.softmax`` is.
+    Such an activation is called after the layer, as ``scores.softmax`` is, and reads its first
+    output: what else a layer computes, as an LSTM's last state, has none.
     """
     producer = tensor.producer
     if producer is None or producer.weights or not producer.inputs:
         return producer
     before = producer.inputs[0].producer
+    if before is None or producer.inputs[0] is not before.output:
+        return producer
     layer, _, activation = producer.name.rpartition(".")
-    return before if before is not None and activation and before.name == layer else producer
+    return before if activation and before.name == layer else producer
 
 
 def _owner(share: Operator | Tensor | Sequence[Tensor | None] | None) -> Operator | None:

@@ -20,11 +20,13 @@ from torch.utils import _pytree as pytree
 from flexlegion.base.errors import UserError
 from flexlegion.importers.program import at
 from flexlegion.importers.schemas import module_of, op_name
+from flexlegion.importers.volumes import conv3d, max_pool3d
+
+_MOST_STEPS = 128  # that are read one by one
 
 _NAMES = frozenset(
     [
         "baddbmm",
-        "bilinear",
         "column_stack",
         "cosine_similarity",
         "diff",
@@ -71,6 +73,46 @@ def _lstm_cell(
     i, f, g, o = gates.chunk(4, 1)
     c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
     return torch.sigmoid(o) * torch.tanh(c), c
+
+
+def _projected_lstm(
+    x: torch.Tensor,
+    states: list[torch.Tensor],
+    params: list[torch.Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """An LSTM whose states are a product of its units and a matrix, step by step."""
+    if train and dropout:
+        raise UserError("'lstm' with projected states and dropout between its layers is not known")
+    steps = x.shape[1 if batch_first else 0]
+    if steps > _MOST_STEPS:
+        raise UserError(
+            f"'lstm' with projected states has {steps} steps; {_MOST_STEPS} are the most that are "
+            "read one by one"
+        )
+    each, directions = (5 if has_biases else 3), 1 + bidirectional
+    last: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for layer in range(num_layers):
+        sides = []
+        for side in range(directions):
+            number = layer * directions + side
+            *own, projection = params[number * each : (number + 1) * each]
+            h, c = states[0][number], states[1][number]
+            made: list[torch.Tensor] = []
+            inputs = x.unbind(1 if batch_first else 0)
+            for step in reversed(inputs) if side else inputs:
+                h, c = _lstm_cell(step, [h, c], *own)
+                h = F.linear(h, projection)
+                made.append(h)
+            last.append((h, c))
+            sides.append(torch.stack(made[::-1] if side else made, 1 if batch_first else 0))
+        x = torch.cat(sides, -1) if bidirectional else sides[0]
+    return x, torch.stack([h for h, _ in last]), torch.stack([c for _, c in last])
 
 
 def _gru_cell(
@@ -153,6 +195,29 @@ def _prod(
         rest = x.narrow(dim, 2 * half, count % 2)
         x = torch.cat([product, rest], dim) if count % 2 else product
     return x if keepdim else x.squeeze(dim)
+
+
+def _bilinear(
+    x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Of each output a product x W y: x by all its matrices' rows, and the products with y."""
+    outputs, left, right = weight.shape
+    rows = F.linear(x, weight.permute(0, 2, 1).reshape(outputs * right, left))
+    rows = rows.reshape(*rows.shape[:-1], outputs, right)
+    result = (rows * y.unsqueeze(-2)).sum(-1)
+    return result if bias is None else result + bias
+
+
+def _cumprod(x: torch.Tensor, dim: int, *, dtype: Any = None) -> torch.Tensor:
+    """Products of all up to each element: of windows that are twice as long at every step."""
+    x = x if dtype is None else x.to(dtype)
+    count, width = x.shape[dim], 1
+    while width < count:
+        rest = count - width
+        longer = x.narrow(dim, width, rest) * x.narrow(dim, 0, rest)
+        x = torch.cat([x.narrow(dim, 0, width), longer], dim)
+        width *= 2
+    return x
 
 
 def _cdist(
@@ -247,11 +312,16 @@ _OWN: dict[str, Callable[..., Any]] = {
     "any": _holds(False),
     "argmax": _argmax,
     "argmin": _argmin,
+    "bilinear": _bilinear,
+    "conv3d": conv3d,
+    "max_pool3d": max_pool3d,
     "cdist": _cdist,
+    "cumprod": _cumprod,
     "col2im": _col2im,
     "dot": _dot,
     "gru_cell": _gru_cell,
     "im2col": _im2col,
+    "lstm": _projected_lstm,
     "lstm_cell": _lstm_cell,
     "mv": _dot,
     "nansum": _nansum,
@@ -266,9 +336,21 @@ _OWN: dict[str, Callable[..., Any]] = {
 
 def is_decomposed(name: str, args: list[Any]) -> bool:
     """Whether an operation is read as those that PyTorch makes of it."""
+    if name == "lstm":  # only where it projects its states, which no operator does
+        return _projects(args)
     if name == "repeat_interleave":  # over rows, it belongs to mixtures of experts
         return len(args) > 2 and args[2] not in (None, 0) and isinstance(args[1], int)
     return name in _NAMES or name in _OWN
+
+
+def _projects(args: list[Any]) -> bool:
+    """Whether an LSTM's layers have a matrix for their states, beside kernels and biases."""
+    params, has_biases, layers = args[2], args[3], args[4]
+    if not isinstance(params, list | tuple) or not isinstance(has_biases, bool):
+        return False  # of packed sequences
+    return len(params) % (5 if has_biases else 3) == 0 and len(params) != layers * (
+        4 if has_biases else 2
+    ) * (1 + bool(args[7]))
 
 
 def _is_fixed(extent: Any) -> bool:

@@ -185,13 +185,23 @@ def _exported(
     batch = Dim("batch")
     arguments = inspect.signature(module.forward).bind(*args, **kwargs).arguments
     shapes = _dynamic(dict(arguments), batch)
-    with _quiet(), gradients_as_traced(), numbers_drawn(), without_checkpoints() as checkpoints:
+    with (
+        _quiet(),
+        gradients_as_traced() as functions,
+        numbers_drawn(),
+        without_checkpoints() as checkpoints,
+    ):
         program = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
     if checkpoints and notes is not None:
         notes.append(
             f"the module computes {len(checkpoints)} of its parts again in the backward pass "
             "(gradient checkpointing); here it is the strategy that says what is computed again: "
             "name one with +again, as data+again, or let a search find it"
+        )
+    if functions and notes is not None:
+        notes.append(
+            f"the backward pass of {', '.join(functions)} gives the gradient of the forward pass, "
+            "as random numbers show, so the forward pass is followed"
         )
     return program
 

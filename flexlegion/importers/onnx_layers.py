@@ -10,7 +10,7 @@ import numpy as np
 from flexlegion.importers.onnx_conversions import Unreadable, converts
 from flexlegion.importers.onnx_file import OnnxNode
 from flexlegion.importers.onnx_reader import Reader, result
-from flexlegion.importers.program import Node, Type
+from flexlegion.importers.program import Node, Type, constant_of
 
 
 @converts("Gemm", inputs=3, attributes="transA transB alpha beta")
@@ -278,9 +278,8 @@ def recurrent(reader: Reader, node: OnnxNode) -> tuple[Node, ...]:
         raise Unreadable("its reset gate comes before the product with the states")
     if node.has(4):
         raise Unreadable("its sequences have lengths of their own")
-    states = [reader.array(node.inputs[i]) for i in (5, 6) if node.has(i)]
-    if any(s.any() for s in states) or node.has(7):
-        raise Unreadable("it begins with a state other than zeros, or has peepholes")
+    if node.has(7):
+        raise Unreadable("it has peepholes")
     if node.get("direction", "forward") == "reverse":
         raise Unreadable("it runs backwards alone")
     order, hidden = _GATES[node.op], node.get("hidden_size")
@@ -305,10 +304,24 @@ def recurrent(reader: Reader, node: OnnxNode) -> tuple[Node, ...]:
             params.append(reader.weight(name, ordered(values)))
     x = reader.operand(node.inputs[0])
     steps, n, _ = x.shape
-    zeros = [reader.constant(np.zeros(1, np.float32))] * (2 if node.op == "LSTM" else 1)
+    states = []
+    for i in (5, 6) if node.op == "LSTM" else (5,):
+        zeros = reader.constant(np.zeros(1, np.float32))
+        states.append(reader.operand(node.inputs[i]) if node.has(i) else zeros)
+        its = constant_of(states[-1])
+        if its is not None and its.any():
+            raise Unreadable("it begins with a constant state other than zeros")
+    if any(s.op != "constant" for s in states) and len(states) == 2:
+        shape, shape_of_one = (directions, n, hidden), (directions, 1, hidden)
+        states = [
+            reader.constant(np.zeros(shape_of_one, np.float32), shape=shape)
+            if s.op == "constant"
+            else s
+            for s in states
+        ]
     args = {
         "input": x,
-        "hx": zeros,
+        "hx": states,
         "params": params,
         "has_biases": True,
         "num_layers": 1,
@@ -319,7 +332,7 @@ def recurrent(reader: Reader, node: OnnxNode) -> tuple[Node, ...]:
     }
     whole = Type((steps, n, directions * hidden), x.type.dtype)
     last = Type((directions, n, hidden), x.type.dtype)
-    types = (whole, *([last] * len(zeros)))
+    types = (whole, *([last] * len(states)))
     cell = reader.add(node.op.lower(), args, node, types)
     parts = [
         reader.add("getitem", {"self": cell, "index": i}, node, type_)

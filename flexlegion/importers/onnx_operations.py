@@ -11,7 +11,8 @@ from flexlegion.importers.program import Node, Type
 _UNARY = {
     "Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh", "Exp": "exp", "Log": "log",
     "Sqrt": "sqrt", "Neg": "neg", "Abs": "abs", "Sin": "sin", "Cos": "cos", "Erf": "erf",
-    "Reciprocal": "reciprocal", "HardSwish": "hardswish", "Not": "logical_not",
+    "Asin": "asin", "Acos": "acos", "Atan": "atan", "Asinh": "asinh", "Acosh": "acosh",
+    "Atanh": "atanh", "Reciprocal": "reciprocal", "HardSwish": "hardswish", "Not": "logical_not",
 }  # fmt: skip
 # Functions of formulas that PyTorch has under other names, or not at all.
 _FUNCTIONS = {

@@ -17,7 +17,7 @@ from flexlegion.base.errors import UserError
 from flexlegion.importers.constants import Folded
 from flexlegion.importers.interpreter import Interpreter
 from flexlegion.importers.memory import Content, Seen
-from flexlegion.importers.program import Array, Node, Program
+from flexlegion.importers.program import Array, Node, Program, Type, at
 from flexlegion.importers.schemas import is_call, op_name, written
 from flexlegion.importers.values import has_values, later, memory_of, numbers
 
@@ -59,6 +59,7 @@ class _Reader:
         for name, seen in self.interpreter.state.items():
             if seen.memory.version:
                 raise UserError(self._changes(name))
+        _check_types(self.interpreter.nodes)
         kinds = signature.output_specs
         users = [
             value
@@ -209,6 +210,24 @@ class _Reader:
         if len(paths) != count or len(set(paths)) != count or not all(paths):
             return [f"output_{i}" if count > 1 else "output" for i in range(count)]
         return paths
+
+
+# Operations that PyTorch computes of real numbers alone: torch.export lets some of them pass.
+_OF_REALS = ("linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "lstm", "gru")
+
+
+def _check_types(nodes: Iterable[Node]) -> None:
+    """Raise `UserError` if a product is of whole numbers and real ones, which cannot run."""
+    for node in nodes:
+        types = [source.type for source in node.inputs if isinstance(source.type, Type)]
+        mixed = any(t.is_float for t in types) and not all(t.is_float for t in types)
+        if mixed and any(node.op.startswith(op) for op in _OF_REALS):
+            whole = next(t for t in types if not t.is_float)
+            raise UserError(
+                f"'{node.op}'{at(node.path)} takes real numbers, but gets {whole}, with which the "
+                "module does not run in PyTorch either; give an example of real numbers, as "
+                "x.float()"
+            )
 
 
 def _of_precision(types: Iterable[str]) -> list[str]:

@@ -8,16 +8,20 @@ pass that a module brings itself leaves no trace there, so it is refused. So tha
 from __future__ import annotations
 
 import contextlib
+import inspect
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch._functorch.utils
 from torch.nn.modules import module as modules
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.utils import checkpoint
 
 from flexlegion.base.errors import UserError
+from flexlegion.importers.own_gradients import forward_alone, is_forwards
 
 _INSTEAD = (
     "which is not followed here: training would use the gradient of the forward pass; leave it out"
@@ -53,18 +57,51 @@ def refuse_what_leaves_no_trace(module: torch.nn.Module) -> None:
 
 
 @contextlib.contextmanager
-def gradients_as_traced() -> Iterator[None]:
-    """While this lasts, what changes gradients without a trace is refused."""
+def gradients_as_traced() -> Iterator[list[str]]:
+    """While this lasts, what changes gradients without a trace is refused.
+
+    Autograd functions of a user's own are followed where their backward pass gives the gradient of
+    their forward pass; they are listed.
+    """
+    followed: list[str] = []
     function, tensor, inference = torch.autograd.Function, torch.Tensor, torch.inference_mode
     apply, register = function.__dict__["apply"], tensor.register_hook
     enter, leave = inference.__enter__, inference.__exit__
 
-    def applied(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if not cls.__module__.startswith("torch."):
+    def follow(cls: Any, args: tuple[Any, ...]) -> None:
+        if not is_forwards(cls, apply.__get__(None, cls), args):
             raise UserError(
                 f"autograd function {cls.__name__} has a backward pass of its own, {_INSTEAD}"
             )
-        return apply.__func__(cls, *args, **kwargs)
+        if cls.__name__ not in followed:
+            followed.append(cls.__name__)
+
+    def applied(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if cls.__module__.startswith("torch."):
+            return apply.__func__(cls, *args, **kwargs)
+        if kwargs:
+            raise UserError(f"autograd function {cls.__name__} takes keywords, {_INSTEAD}")
+        follow(cls, args)
+        return forward_alone(cls, args)
+
+    def unwrapped(args: tuple[Any, ...]) -> tuple[Any, ...]:
+        # `apply` itself calls this. Code that took the method before, as `gelu = GELU.apply`, calls
+        # it behind our back; its forward pass is traced all the same.
+        frame = inspect.currentframe()
+        caller = None if frame is None else frame.f_back
+        if caller is not None and caller.f_code is apply.__func__.__code__ and in_here():
+            cls = caller.f_locals["cls"]
+            if not cls.__module__.startswith("torch."):
+                follow(cls, args)
+        return unwrap(args)
+
+    here = threading.get_ident()
+
+    def in_here() -> bool:  # functions are tried in another thread
+        return threading.get_ident() == here
+
+    utils = torch._functorch.utils
+    unwrap = utils.unwrap_dead_wrappers
 
     def registered(_: torch.Tensor, hook: Any) -> Any:
         name = getattr(hook, "__name__", type(hook).__name__)
@@ -78,6 +115,7 @@ def gradients_as_traced() -> Iterator[None]:
 
     changes = [
         (function, "apply", classmethod(applied), apply),
+        (utils, "unwrap_dead_wrappers", unwrapped, unwrap),
         (tensor, "register_hook", registered, register),
         (inference, "__enter__", entered, enter),
         (inference, "__exit__", left, leave),
@@ -85,7 +123,7 @@ def gradients_as_traced() -> Iterator[None]:
     for owner, name, new, _ in changes:
         setattr(owner, name, new)
     try:
-        yield
+        yield followed
     finally:
         for owner, name, _, old in changes:
             setattr(owner, name, old)

@@ -16,8 +16,14 @@ import numpy.typing as npt
 
 from flexlegion.base.errors import UserError
 from flexlegion.graph.tensor import Shape, Tensor
-from flexlegion.objective.losses import LABELS_NAME, labels_of, losses_of, output_name
-from flexlegion.ops.losses import CrossEntropy
+from flexlegion.objective.losses import (
+    LABELS_NAME,
+    labels_of,
+    losses_of,
+    output_name,
+    weights_of,
+)
+from flexlegion.ops.losses import CrossEntropy, SoftmaxCrossEntropy
 
 if TYPE_CHECKING:
     from flexlegion.graph.graph import Graph
@@ -236,11 +242,14 @@ def forms_of(origin: Origin | None, graph: Graph, outputs: Sequence[Tensor]) -> 
         if label is None:
             continue
         loss = losses[name if len(outputs) > 1 else ""]
-        of_classes = isinstance(loss.kind, CrossEntropy)
-        shape = output.shape[:-1] if of_classes else output.shape
-        if prod(shape) != prod(label.shape):
+        rows = output.shape[:-1]
+        of_rows = Form(rows, None if its is None else its.without(len(rows)), loose=True)
+        form = of_rows if isinstance(loss.kind, CrossEntropy) else Form(output.shape, its, True)
+        if prod(form.shape) != prod(label.shape):
             continue  # labels of a loss of the user's own
-        if of_classes and its is not None:
-            its = its.without(len(shape))
-        forms[label] = Form(shape, its, loose=True)
+        forms[label] = form
+        for weights in graph.inputs:
+            if weights.name == weights_of(label.name):
+                each = isinstance(loss.kind, CrossEntropy | SoftmaxCrossEntropy)
+                forms[weights] = of_rows if each else Form(weights.shape, loose=True)
     return forms

@@ -20,7 +20,11 @@ MOST_EXACT = 2**24  # single precision holds all whole numbers up to here
 
 
 def rows_for(
-    tensor: Tensor, value: Any, classes: int | None = None, form: Form | None = None
+    tensor: Tensor,
+    value: Any,
+    classes: int | None = None,
+    form: Form | None = None,
+    ignored: int = -1,
 ) -> Array:
     """`value` as rows for batches of `tensor`.
 
@@ -34,6 +38,8 @@ def rows_for(
         For class labels, the number of classes. A label of -1 does not count.
     form
         In which shapes the data may be given; only in the tensor's own unless said.
+    ignored
+        Another class label that does not count.
 
     Raises
     ------
@@ -43,7 +49,7 @@ def rows_for(
     array = shaped(tensor, array_of(tensor.name, value), form)
     if classes is not None:
         _check_whole(tensor.name, array)
-        check_labels(tensor.name, array, classes)
+        check_labels(tensor.name, array, classes, ignored)
     elif tensor.dtype == "int32":
         check_integers(tensor.name, array)
     return np.ascontiguousarray(array, tensor.host_dtype)
@@ -118,14 +124,18 @@ def _check_whole(name: str, array: Array) -> None:
             raise UserError(f"{name}: got infinities, expected integers")
 
 
-def check_labels(name: str, array: Array, classes: int) -> None:
-    """Raise `UserError` unless all labels are class numbers, or -1."""
-    low, high = int(array.min()), int(array.max())
-    if low < -1 or high >= classes:
-        wrong = low if low < -1 else high
+def check_labels(name: str, array: Array, classes: int, ignored: int = -1) -> None:
+    """Raise `UserError` unless all labels are class numbers, -1, or what else is ignored."""
+    if not array.size or (array.min() >= -1 and array.max() < classes):
+        return
+    others = array[((array < -1) | (array >= classes)) & (array != ignored)]
+    if others.size:
+        low = int(others.min())
+        wrong = low if low < -1 else int(others.max())
+        uncounted = "-1" if ignored == -1 else f"-1 or {ignored}"
         raise UserError(
             f"{name}: label {wrong} is out of range; the model has {classes} classes, "
-            f"so labels are 0 to {classes - 1}, or -1 for what is not to count"
+            f"so labels are 0 to {classes - 1}, or {uncounted} for what is not to count"
         )
 
 

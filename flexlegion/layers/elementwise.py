@@ -80,8 +80,8 @@ class ElementwiseLayers(LayerBase):
             relu, sigmoid, tanh, gelu (exact), gelu_tanh, quick_gelu, silu, mish, hardswish,
             hardsigmoid, hardtanh, relu6, elu, selu, leaky_relu (slope 0.01), softplus, log_sigmoid,
             softsign, exp, expm1, log, log1p, sqrt, rsqrt, square, reciprocal, neg, abs, sign,
-            floor, ceil, sin, cos, erf, or detach (the value, without a gradient). Layers take the
-            same names as their ``activation``.
+            floor, ceil, sin, cos, asin, acos, atan, erf, or detach (the value, without a gradient).
+            Layers take the same names as their ``activation``.
         name
             Of the operator.
 

@@ -228,8 +228,10 @@ class Model(Layers, Weights):
         y
             Labels: int (n) for the sparse loss, or (n, steps) of sequences, otherwise float
             (n, ...) like the output; extents of 1 may be left out or added. Those of an imported
-            model may be arranged as in its module. Of the sparse loss, labels of -1 do not count:
-            neither in the loss, which is the mean over all the others of a batch, nor in metrics.
+            model may be arranged as in its module. Of the sparse loss, labels of -1 and of its
+            `ignore_index` (-100) do not count: neither in the loss, which is the mean over all the
+            others of a batch, nor in metrics. Weights of labels, where the loss asks for them,
+            come after them in a list, or by name, ``labels.weights``.
             For several outputs a list of them, or a dict by the outputs' names.
         epochs
             Passes over the samples. A last, short batch counts only its own samples.

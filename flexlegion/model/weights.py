@@ -13,9 +13,16 @@ from flexlegion.base.arguments import typed_methods
 from flexlegion.base.errors import UserError
 from flexlegion.base.quoting import printable
 from flexlegion.layers.arrays import array_of, check_integers, check_numbers
+from flexlegion.objective.losses import kept_weights
 from flexlegion.training.agreement import check_same, together
 from flexlegion.training.checkpoints.shards import Kept, averages_of
-from flexlegion.training.checkpoints.weights import fitted, read_weights, save_weights
+from flexlegion.training.checkpoints.weights import (
+    Unmatched,
+    fitted,
+    matched,
+    read_weights,
+    save_weights,
+)
 from flexlegion.training.compiled import Compiled
 
 if TYPE_CHECKING:
@@ -56,13 +63,13 @@ class Weights:
             tensor.name: state.program.read(
                 tensor, *(_place(kept[tensor]) if tensor in kept else ())
             )
-            for tensor in state.graph.weights
+            for tensor in kept_weights(state.graph)
         }
 
     def set_weights(self, weights: dict[str, Any], averages: bool = False) -> None:
         """Set weights by name, or if `averages` the moving averages; those not named stay."""
         state = self._ready()
-        tensors = {tensor.name: tensor for tensor in state.graph.weights}
+        tensors = {tensor.name: tensor for tensor in kept_weights(state.graph)}
         for name, value in weights.items():
             if name not in tensors:
                 raise UserError(f"no weight '{name}'; the model has {', '.join(tensors)}")
@@ -133,7 +140,9 @@ class Weights:
 
         together(write)
 
-    def load_weights(self, path: str | Path, averages: bool = False) -> None:
+    def load_weights(
+        self, path: str | Path, averages: bool = False, strict: bool = True
+    ) -> Unmatched:
         """Set all weights to those of a file.
 
         Parameters
@@ -144,23 +153,42 @@ class Weights:
             or the folder of several.
         averages
             Whether to take the moving averages that a checkpoint has of weights, in their place.
+        strict
+            Whether the file has to have every weight of the model, and no others. If not, those are
+            set that the file has.
+
+        Returns
+        -------
+        Unmatched
+            The names that are ``missing`` in the file, whose weights stay as they are, and those
+            that are ``unexpected``, which are not used; the module's names where they are in the
+            file. All are there, and none more, if it is strict.
 
         Raises
         ------
         UserError
-            If the file cannot be read, or its weights are those of another model.
+            If the file cannot be read, its weights are those of another model, or one has another
+            shape, strict or not.
         """
-        weights = self._ready().graph.weights
+        weights = kept_weights(self._ready().graph)
         shapes = {tensor.name: tensor.shape for tensor in weights}
         needed = {tensor.name for tensor in weights if not tensor.constant}
         source = printable(str(path))
         read: dict[str, Array] = {}
+        unmatched = Unmatched([], [])
 
         def read_them() -> None:
-            read.update(fitted(read_weights(path, averages), shapes, needed, self.origin, source))
+            nonlocal unmatched
+            arrays = read_weights(path, averages)
+            if strict:
+                read.update(fitted(arrays, shapes, needed, self.origin, source))
+                return
+            its, unmatched = matched(arrays, shapes, needed, self.origin, source)
+            read.update(its)
 
         together(read_them)
         self.set_weights(read)
+        return unmatched
 
     # Inside
 

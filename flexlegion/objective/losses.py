@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from flexlegion.base.arguments import typed_methods
@@ -39,9 +39,24 @@ class Read:
 
 @dataclass(frozen=True)
 class Loss:
-    """What training minimises of an output: the mean of its values over a batch."""
+    """What training minimises of an output: the mean of its values over a batch.
+
+    Parameters
+    ----------
+    weighted
+        Whether labels come with weights, which their losses are multiplied with: one a sample, or
+        of sequences one a step where each has a label. They are given with the labels, as
+        ``labels.weights``. The sum of the weighted losses is divided by what it is divided by
+        without weights, so weights of 2 double the loss.
+    """
 
     name: ClassVar[str]
+
+    weighted: bool = field(default=False, kw_only=True)
+
+    def weights(self, prediction: Shape) -> Shape:
+        """Shape of the labels' weights."""
+        return prediction[:1]
 
     def operator(self, output: Tensor) -> tuple[LossOperator, Read]:
         """The operator that computes it, and what it reads for the output."""
@@ -86,19 +101,60 @@ class CategoricalCrossentropy(Loss):
         kind = operators.SoftmaxCrossEntropy(float(self.label_smoothing))
         return kind, _in_rows(_before(output, "softmax"), output.shape)
 
+    def weights(self, prediction: Shape) -> Shape:
+        """See `Loss`."""
+        return prediction[:-1]
+
 
 @typed_methods
 @dataclass(frozen=True)
 class SparseCategoricalCrossentropy(CategoricalCrossentropy):
-    """The same with labels that are numbers of classes, (n, ...); those of -1 do not count."""
+    """The same with labels that are numbers of classes, (n, ...); those of -1 do not count.
+
+    Parameters
+    ----------
+    label_smoothing
+        See `CategoricalCrossentropy`.
+    ignore_index
+        Another label that does not count: no class, as -100 or 255, or a class, as of padding.
+    class_weights
+        For each class, what the losses of its labels are multiplied with; from 0. The loss of a
+        batch is the weighted mean: it is divided by the sum of the weights of its labels' classes,
+        as in PyTorch.
+    """
 
     name: ClassVar[str] = "sparse_categorical_crossentropy"
+
+    ignore_index: int = field(default=-100, kw_only=True)
+    class_weights: Sequence[float] | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not -(2**31) <= self.ignore_index < 2**31:
+            raise UserError(f"ignore_index has to be a label, but is {self.ignore_index}")
+        for weight in self.class_weights or ():
+            if not 0 <= weight < math.inf:
+                raise UserError(f"class_weights have to be numbers from 0, but one is {weight}")
+        if self.class_weights is not None:
+            object.__setattr__(self, "class_weights", tuple(map(float, self.class_weights)))
 
     def operator(self, output: Tensor) -> tuple[LossOperator, Read]:
         """See `Loss`."""
         logits = _in_rows(_before(output, "softmax"), output.shape)
         classes = output.shape[-1]
-        return operators.CrossEntropy(float(self.label_smoothing), classes=classes), logits
+        if self.class_weights is not None and len(self.class_weights) != classes:
+            raise UserError(
+                f"{self.name} has class_weights of {len(self.class_weights)} classes, but the "
+                f"output has {classes}"
+            )
+        kind = operators.CrossEntropy(
+            float(self.label_smoothing),
+            classes=classes,
+            ignored=self.ignore_index,
+            class_weights=tuple(self.class_weights or ()),
+            label_weights=self.weighted,
+        )
+        return kind, logits
 
     def labels(self, prediction: Shape) -> tuple[Shape, DataType]:
         """One a row of the prediction."""
@@ -168,22 +224,31 @@ class BinaryCrossentropy(Loss):
     ----------
     from_logits
         Whether the output are logits; None decides as above.
+    positive_weight
+        What the loss of a label of 1 is multiplied with, against that of a label of 0; above 0.
     """
 
     name: ClassVar[str] = "binary_crossentropy"
 
     from_logits: bool | None = None
+    positive_weight: float = field(default=1.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.positive_weight < math.inf:
+            raise UserError(
+                f"positive_weight has to be a number above 0, but is {self.positive_weight}"
+            )
 
     def operator(self, output: Tensor) -> tuple[LossOperator, Read]:
         """See `Loss`."""
-        if self.from_logits:
-            return operators.BinaryCrossEntropy("logits"), Read(output)
-        before = _before(output, "sigmoid")
-        if before.tensor is not output:
-            return operators.BinaryCrossEntropy("logits"), before
-        probabilities = self.from_logits is False or _is_sigmoid(output)
-        kind = operators.BinaryCrossEntropy("probabilities" if probabilities else "logits")
-        return kind, Read(output)
+        before = Read(output) if self.from_logits else _before(output, "sigmoid")
+        probabilities = before.tensor is output and (
+            self.from_logits is False or (self.from_logits is None and _is_sigmoid(output))
+        )
+        kind = operators.BinaryCrossEntropy(
+            "probabilities" if probabilities else "logits", float(self.positive_weight)
+        )
+        return kind, before
 
 
 @typed_methods
@@ -255,6 +320,12 @@ class Written(Loss):
     function: Callable[[Any, Tensor, Tensor], Tensor]
     labels_shape: Shape | None = None
     labels_dtype: DataType = "float32"
+
+    def __post_init__(self) -> None:
+        if self.weighted:
+            raise UserError(
+                "a loss of one's own is not weighted; multiply it with an input of the model"
+            )
 
     def labels(self, prediction: Shape) -> tuple[Shape, DataType]:
         """As they were asked for."""
@@ -373,6 +444,21 @@ def labels_of(graph: Graph) -> dict[str, Tensor]:
 def is_reserved(name: str) -> bool:
     """Whether a name is kept for what `add_losses` adds."""
     return name in (LABELS_NAME, LOSS_NAME) or name.startswith((f"{LABELS_NAME}.", f"{LOSS_NAME}."))
+
+
+def weights_of(labels: str) -> str:
+    """The input for weights of such labels."""
+    return f"{labels}.weights"
+
+
+def class_weights_of(loss: str) -> str:
+    """The constant that has the classes' weights, which a loss of that name multiplies with."""
+    return f"{loss}.class_weights"
+
+
+def kept_weights(graph: Graph) -> list[Tensor]:
+    """A graph's weights that are the model's: all but the constants of its losses."""
+    return [weight for weight in graph.weights if not is_reserved(weight.name)]
 
 
 def parts_of_loss(name: str) -> tuple[str, str]:

@@ -32,6 +32,9 @@ class MetricSums:
         Number of samples.
     overflows
         Of the first loss: iterations whose scaled gradients were not finite, and changed nothing.
+    excess
+        Where classes have weights: the sum of those of the labels, less the number of labels. The
+        loss is a weighted mean, metrics are not.
     """
 
     loss: float = 0.0
@@ -42,6 +45,7 @@ class MetricSums:
     labels: int = 0
     samples: int = 0
     overflows: int = 0
+    excess: float = 0.0
 
     def add(self, other: MetricSums) -> None:
         """Add another batch's sums."""
@@ -51,7 +55,8 @@ class MetricSums:
     def means(self, metrics: Sequence[str]) -> dict[str, float]:
         """The loss and the named metrics, as means over the labels that count."""
         n = max(self.labels, 1)
-        values = {"loss": self.loss / n}
+        weight = self.labels + self.excess
+        values = {"loss": self.loss / weight if weight > 0 else 0.0}
         for name in metrics:
             if name == "perplexity":
                 values[name] = _exp(values["loss"])
@@ -136,12 +141,13 @@ def check_counted(goal: Goal, sums: Sequence[MetricSums], data: str) -> None:
         return
     if len(empty) == len(goal.terms):
         raise UserError(
-            f"no label of {data} counts (all are -1), so that there is no loss; give labels, or "
-            "predict without"
+            f"no label of {data} counts (all are -1 or ignored), so that there is no loss; give "
+            "labels, or predict without"
         )
     names = ", ".join(f"'{name}'" for name in empty)
     warnings.warn(
-        f"no label of {names} in {data} counts (all are -1); told as a loss of 0", stacklevel=2
+        f"no label of {names} in {data} counts (all are -1 or ignored); told as a loss of 0",
+        stacklevel=2,
     )
 
 

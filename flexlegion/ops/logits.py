@@ -4,7 +4,8 @@ A task that has a part of the classes alone knows neither the sum of all exponen
 samples, the logit of their class. Both operators give partial values, as Megatron's and
 InsightFace's split losses exchange: first the own logits are summed, then what is counted relative
 to them. Logits are (n, c), or of sequences (n, steps, c); labels are numbers of classes, int32 (n)
-or (n, steps). Those below 0 do not count, e.g. where a sentence is over.
+or (n, steps). Those below 0 do not count, e.g. where a sentence is over, nor does another one, if
+so asked.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from typing import ClassVar
 from flexlegion.base.errors import UserError
 from flexlegion.graph.operator_type import (
     SAMPLE,
+    WHOLE,
     Access,
     Dim,
     DimKind,
     Family,
     OperatorType,
     Values,
+    along,
     identity,
     reduced_dim,
 )
@@ -39,11 +42,28 @@ def labels_shape(logits: Shape) -> Shape:
     return logits[:-1]
 
 
+def without_default(attributes: dict[str, str]) -> dict[str, str]:
+    """An operator's attributes; kernels take for granted that no label below 0 counts."""
+    return {k: v for k, v in attributes.items() if k != "ignored" or int(v) >= 0}
+
+
 @dataclass(frozen=True)
 class _OfLogits(OperatorType):
-    """An operator that reads logits and labels first, and gives values a label."""
+    """An operator that reads logits and labels first, and gives values a label.
+
+    Parameters
+    ----------
+    ignored
+        A label that does not count either; those below 0 never do.
+    """
 
     part_of_loss: ClassVar[bool] = True
+
+    ignored: int = -1
+
+    def attributes(self) -> dict[str, str]:
+        """See `OperatorType`."""
+        return without_default(super().attributes())
 
     def input_dtypes(self, inputs: Sequence[Shape]) -> Sequence[DataType]:
         dtypes: list[DataType] = ["float32"] * len(inputs)
@@ -115,10 +135,25 @@ class LogitStatistics(_OfLogits):
 
 @dataclass(frozen=True)
 class SmoothedLogitStatistics(LogitStatistics):
-    """And ``mean``, for smoothed labels: the mean over the classes of logit - own logit."""
+    """And ``mean``, for smoothed labels: the mean over the classes of logit - own logit.
+
+    Where classes have weights, of these differences times the weights: a fourth input, (1, c).
+
+    Parameters
+    ----------
+    mean_weight
+        The mean of the classes' weights.
+    """
 
     type: ClassVar[str] = "smoothed_logit_statistics"
     output_names: ClassVar[tuple[str, ...]] = ("log_sum", "rank", "mean")
+
+    mean_weight: float = 1.0
+
+    def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
+        reads = super().input_access(inputs)
+        of_class = Access((WHOLE, along(len(inputs[0]) - 1)), saved=True)
+        return (*reads, *(of_class for _ in inputs[3:]))
 
     def flops(self, inputs: Sequence[Shape]) -> int:
         return 6 * prod(inputs[0])

@@ -64,7 +64,7 @@ class Binding:
         self.inputs = [t for t in self.graph.inputs if t not in self.labels.values()]
         self._loaded = _loaded(program.plan)
         self._classes = {
-            op.inputs[-1]: op.kind.classes
+            op.inputs[-1]: op.kind
             for op in self.graph.operators
             if isinstance(op.kind, CrossEntropy)
         }
@@ -78,13 +78,16 @@ class Binding:
             If they do not fit.
         """
         inputs, labels = self._given(x, y, labelled)
-        arrays = {
-            t: rows_for(t, value, self._classes.get(t), self.forms.get(t))
-            for t, value in (inputs | labels).items()
-        }
+        arrays = {t: self._rows(t, value) for t, value in (inputs | labels).items()}
         check_tokens(self.graph, arrays)
         check_rows(arrays)
         return arrays
+
+    def _rows(self, tensor: Tensor, value: Any) -> Array:
+        form, its = self.forms.get(tensor), self._classes.get(tensor)
+        if its is None:
+            return rows_for(tensor, value, form=form)
+        return rows_for(tensor, value, its.classes, form, its.ignored)
 
     def _given(self, x: Any, y: Any, labelled: bool) -> tuple[dict[Tensor, Any], dict[Tensor, Any]]:
         """What a user gave for inputs and labels, by tensor."""
@@ -227,9 +230,9 @@ class Binding:
 
         def check(arrays: dict[Tensor, Array]) -> None:
             check_tokens(self.graph, arrays)
-            for tensor, classes in self._classes.items():
+            for tensor, its in self._classes.items():
                 if tensor in arrays:
-                    check_labels(name, arrays[tensor], classes)
+                    check_labels(name, arrays[tensor], its.classes, its.ignored)
 
         return check
 

@@ -20,7 +20,7 @@ from flexlegion.objective.metrics import MetricSums
 from flexlegion.objective.optimizers import Optimizer
 from flexlegion.objective.precision import DEFAULT
 from flexlegion.ops.embedding import Embedding
-from flexlegion.ops.losses import LossOperator
+from flexlegion.ops.losses import CrossEntropy, LossOperator
 from flexlegion.plan.native_optimizer import to_native
 from flexlegion.plan.passes import FIELDS
 from flexlegion.plan.plan import Box, Plan
@@ -70,7 +70,7 @@ class HostShard:
     to: Array | None
 
 
-_METRICS = [field.name for field in fields(MetricSums)]
+_METRICS = [field.name for field in fields(MetricSums) if field.name != "excess"]
 
 NO_BATCH = Batch((), np.zeros(0, np.int64))
 
@@ -117,7 +117,8 @@ class Program:
         self._scaled: dict[int, float] = {}
         self._last_scale = 1.0
         # Of each loss, of each staged sample: how many of its values count.
-        self._staged = np.zeros((len(self._losses), 0), np.int64)
+        self._weights: dict[int, list[float]] = {}  # by tickets; of each loss, what counts
+        self._staged = np.zeros((len(self._losses), 0), np.float64)
         array, facts = native.Arrays(), self._rt.ffi.new("fl_program_facts *")
         self._handle = self._rt.check(
             self._rt.lib.fl_program_create(
@@ -266,6 +267,7 @@ class Program:
             A ticket for `metrics`.
         """
         array = native.Arrays()
+        weights = [float(counts[:valid_samples].sum()) for counts in self._staged]
         ticket = int(
             self._rt.check(
                 self._rt.lib.fl_program_step(
@@ -274,13 +276,15 @@ class Program:
                     step,
                     valid_samples,
                     len(self._losses),
-                    self._label_shares(valid_samples),
+                    self._label_shares(weights),
                     lr,
                     0.0 if self.loss_scale is None else self.loss_scale.value,
                     self._native_batch(array, following),
                 )
             )
         )
+        if run != PREDICT:
+            self._weights[ticket] = weights
         self._staged = self._values_that_count(following)
         self.trained = self.trained or run == TRAIN
         if self.loss_scale is not None and run == TRAIN:
@@ -324,6 +328,9 @@ class Program:
         sums = [MetricSums(**{name: getattr(one, name) for name in _METRICS}) for one in out]
         each = [sums[i : i + count] for i in range(0, len(sums), count)]
         for ticket, its in zip(tickets, each, strict=True):
+            for loss, one, weight in zip(self._losses, its, self._weights.pop(ticket), strict=True):
+                if isinstance(loss.kind, CrossEntropy) and loss.kind.class_weights:
+                    one.excess = weight - one.labels
             scale = self._scaled.pop(ticket, None)
             if self.loss_scale is not None and scale is not None:
                 self.loss_scale.finished(scale, its[0].overflows > 0)
@@ -428,28 +435,34 @@ class Program:
         self._rt.check(self._rt.lib.fl_program_record(self._handle, on, its))
         return np.frombuffer(ffi.buffer(its.records, its.n * layout.itemsize), layout).copy()
 
-    def _values_that_count(self, batch: Batch) -> npt.NDArray[np.int64]:
-        """Of each loss, of each row: how many values count; the goal is the mean over all."""
-        counts = np.zeros((len(self._losses), len(batch.rows)), np.int64)
+    def _values_that_count(self, batch: Batch) -> npt.NDArray[np.float64]:
+        """Of each loss, of each row: how many values count; the goal is the mean over all.
+
+        Where classes have weights, it is the weighted mean, and a value counts as its class's.
+        """
+        counts = np.zeros((len(self._losses), len(batch.rows)), np.float64)
         given = dict(self._data[number] for number in batch.data)
         for its, loss in zip(counts, self._losses, strict=True):
             steps = prod(loss.output.shape[1:])
             array = given.get(loss.inputs[-1])
-            if array is not None and array.dtype == np.int32:  # numbers of classes
-                its[:] = (array[batch.rows].reshape(-1, steps) >= 0).sum(1)
+            if (
+                isinstance(loss.kind, CrossEntropy)
+                and array is not None
+                and array.dtype == np.int32
+            ):
+                its[:] = loss.kind.counted(array[batch.rows]).reshape(-1, steps).sum(1)
             elif loss.output.shape[0] > 1:
                 its[:] = steps
             else:  # a value of the batch
                 its[:1] = steps
         return counts
 
-    def _label_shares(self, valid_samples: int) -> list[float]:
-        """Of each loss, what a value that counts adds to the goal."""
+    def _label_shares(self, weights: Sequence[float]) -> list[float]:
+        """Of each loss, what a value that counts adds to the goal: of all, so much counts."""
         shares = []
-        for loss, counts in zip(self._losses, self._staged, strict=True):
-            count = int(counts[:valid_samples].sum())
+        for loss, weight in zip(self._losses, weights, strict=True):
             assert isinstance(loss.kind, LossOperator)
-            shares.append(loss.kind.weight / count if count else 0.0)
+            shares.append(loss.kind.weight / weight if weight else 0.0)
         return shares
 
     def _number(self, tensor: Tensor) -> int:

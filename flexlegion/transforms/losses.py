@@ -6,11 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flexlegion.base.arguments import takes
+import numpy as np
+
 from flexlegion.base.errors import UserError
-from flexlegion.base.quoting import described, printable
 from flexlegion.base.suggestions import unknown
 from flexlegion.graph.graph import Graph
+from flexlegion.graph.initializers import Given
 from flexlegion.graph.tensor import Tensor
 from flexlegion.layers.layers import Layers
 from flexlegion.objective.losses import (
@@ -23,27 +24,15 @@ from flexlegion.objective.losses import (
     Weights,
     Written,
     check_outputs,
+    class_weights_of,
     losses_of,
     near,
     parts_of_loss,
+    weights_of,
 )
+from flexlegion.objective.others_losses import check_written, loss_of_torch
 from flexlegion.ops.logits import LogitStatistics, OwnLogit, SmoothedLogitStatistics
 from flexlegion.ops.losses import CrossEntropy, MeanLoss
-
-# Libraries whose losses are functions of their own tensors, and what their names are here.
-_FOREIGN = {"torch", "torchvision", "tensorflow", "keras", "jax", "optax", "flax"}
-_CALLED = {
-    "sparse_categorical_crossentropy": ("CrossEntropyLoss", "cross_entropy", "NLLLoss", "nll_loss"),
-    "binary_crossentropy": (
-        "BCEWithLogitsLoss",
-        "BCELoss",
-        "binary_cross_entropy",
-        "binary_cross_entropy_with_logits",
-    ),
-    "mean_squared_error": ("MSELoss", "mse_loss"),
-    "mean_absolute_error": ("L1Loss", "l1_loss"),
-    "huber": ("HuberLoss", "SmoothL1Loss", "huber_loss", "smooth_l1_loss"),
-}
 
 
 def add_loss(graph: Graph, output: Tensor, loss: AnyLoss) -> Graph:
@@ -108,23 +97,38 @@ def _add(graph: Graph, output: Tensor, loss: Loss | Tensor, weight: float, suffi
     prediction = source.tensor
     for number, move in enumerate(source.moves):
         prediction = graph.add(move, [prediction], f"{name}.{move.type}_{number}")
-    labels = graph.add_input(f"{LABELS_NAME}{suffix}", *loss.labels(prediction.shape))
+    own = f"{LABELS_NAME}{suffix}"
+    labels = graph.add_input(own, *loss.labels(prediction.shape))
+    weights: list[Tensor] = []
+    if loss.weighted:
+        weights.append(graph.add_input(weights_of(own), loss.weights(prediction.shape), "float32"))
     if (before := loss.before()) is not None:
         prediction = graph.add(before, [prediction, labels], f"{name}.{before.type}")
     read = [prediction]
     if isinstance(kind, CrossEntropy):
-        read = _statistics(graph, prediction, labels, kind.smoothing > 0, name)
-    graph.add(kind.weighted(weight), [*read, labels], name)
+        read = _statistics(graph, prediction, labels, kind, name)
+    graph.add(kind.weighted(weight), [*read, *weights, labels], name)
 
 
 def _statistics(
-    graph: Graph, logits: Tensor, labels: Tensor, smoothed: bool, name: str
+    graph: Graph, logits: Tensor, labels: Tensor, loss: CrossEntropy, name: str
 ) -> list[Tensor]:
-    """What `CrossEntropy` reads beside the labels, of operators whose classes can be split."""
+    """What `CrossEntropy` reads before labels and their weights.
+
+    The operators that compute it can be split by classes.
+    """
     own_logit, statistics = parts_of_loss(name)
-    own = graph.add(OwnLogit(), [logits, labels], own_logit)
-    kind = SmoothedLogitStatistics() if smoothed else LogitStatistics()
-    return graph.apply(kind, [logits, labels, own], statistics).outputs
+    own = graph.add(OwnLogit(loss.ignored), [logits, labels], own_logit)
+    weights: list[Tensor] = []
+    if loss.class_weights:
+        values = Given(np.asarray([loss.class_weights], np.float32))
+        shape = (1, loss.classes)
+        weights.append(graph.add_weight(class_weights_of(name), shape, values, trainable=False))
+    if loss.smoothing == 0:
+        kind = LogitStatistics(loss.ignored)
+        return [*graph.apply(kind, [logits, labels, own], statistics).outputs, *weights]
+    smoothed = SmoothedLogitStatistics(loss.ignored, loss.mean_weight)
+    return [*graph.apply(smoothed, [logits, labels, own, *weights], statistics).outputs, *weights]
 
 
 def _add_mean(graph: Graph, tensor: Tensor, weight: float, suffix: str) -> None:
@@ -165,31 +169,14 @@ def _by_output(given: Any, names: Sequence[str], what: str) -> dict[str, Any]:
 def _loss_of(loss: Any) -> Loss | Tensor:
     if isinstance(loss, Loss | Tensor):
         return loss
+    if (known := loss_of_torch(loss)) is not None:
+        return known
     if callable(loss) and not isinstance(loss, type):
-        _check_written(loss)
+        check_written(loss)
         return Written(loss)
     if not isinstance(loss, str) or loss not in LOSSES:
         raise unknown("loss", loss, LOSSES)
     return LOSSES[loss]()
-
-
-def _check_written(loss: Any) -> None:
-    """Raise `UserError` unless a function may be a loss that is written with layers."""
-    names = (getattr(loss, "__module__", None), *(kind.__module__ for kind in type(loss).__mro__))
-    owners = {str(name).partition(".")[0] for name in names}
-    if owners & _FOREIGN:
-        name = getattr(loss, "__name__", type(loss).__name__)
-        ours = next((ours for ours, theirs in _CALLED.items() if name in theirs), None)
-        instead = f"give '{ours}'" if ours else f"give one of {', '.join(LOSSES)}"
-        raise UserError(
-            f"the loss {printable(name)} is another library's and cannot compute of a model's "
-            f"tensors; {instead}, or a function (layers, output, labels) that writes it with layers"
-        )
-    if not takes(loss, 3):
-        raise UserError(
-            f"a loss of one's own is a function (layers, output, labels), but {described(loss)} "
-            "does not take three arguments"
-        )
 
 
 def _weight_of(weight: Any) -> float:

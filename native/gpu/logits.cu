@@ -13,25 +13,27 @@ namespace {
 
 // Which of all classes the tile has, and which class a label is: -1 if it does not count.
 struct Classes {
+  CountedLabels counted;
   std::int64_t all, first, count;
 
-  explicit Classes(const TensorView& logits)
-      : all(logits.shape[logits.rank() - 1]),
+  Classes(const CountedLabels& its_labels, const TensorView& logits)
+      : counted(its_labels),
+        all(logits.shape[logits.rank() - 1]),
         first(logits.tile.lo[logits.rank() - 1]),
         count(logits.extent(logits.rank() - 1)) {}
 
   FL_DEVICE std::int64_t of(const Strided& labels, std::int64_t row) const {
-    const std::int64_t label = labels.integer(row);
-    return label < all ? label : -1;
+    return counted.class_of(labels.integer(row), all);
   }
 };
 
 class OwnLogit : public Kernel {
  public:
+  explicit OwnLogit(const Attributes& attributes) : counted_(attributes) {}
   bool takes(DataType) const override { return true; }
   void forward(KernelTask& task) override {
     const LabelRows rows(task.outputs[0], task.run);
-    const Classes classes(task.inputs[0]);
+    const Classes classes(counted_, task.inputs[0]);
     const Strided x(task.inputs[0]), labels(task.inputs[1]), y(task.outputs[0]);
     for_each(rows.count, [=] FL_BODY(std::int64_t row) {
       const std::int64_t column = row < rows.valid ? classes.of(labels, row) - classes.first : -1;
@@ -41,19 +43,26 @@ class OwnLogit : public Kernel {
 
   // logit_statistics gives the gradient of all logits, the own one included.
   void backward(KernelTask& /*task*/) override {}
+
+ private:
+  CountedLabels counted_;
 };
 
 class LogitStatistics : public Kernel {
  public:
-  explicit LogitStatistics(bool smoothed) : smoothed_(smoothed) {}
+  LogitStatistics(const Attributes& attributes, bool smoothed)
+      : counted_(attributes),
+        smoothed_(smoothed),
+        mean_weight_(smoothed ? static_cast<float>(attributes.number("mean_weight")) : 1.0f) {}
   bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
     const LabelRows rows(task.outputs[0], task.run);
-    const Classes classes(task.inputs[0]);
+    const Classes classes(counted_, task.inputs[0]);
     const Strided x(task.inputs[0]), labels(task.inputs[1]), owns(task.inputs[2]);
     const Strided log_sums(task.outputs[0]), ranks(task.outputs[1]);
-    const bool smoothed = smoothed_;
+    const bool smoothed = smoothed_, weighted = task.inputs.size() > 3;
+    const Strided weights = weighted ? Strided(task.inputs[3]) : Strided();
     const Strided means = smoothed ? Strided(task.outputs[2]) : Strided();
     for_each_team(rows.count, classes.count, [=] FL_BODY(const Team& team, std::int64_t row) {
       const std::int64_t label = row < rows.valid ? classes.of(labels, row) : -1;
@@ -66,7 +75,7 @@ class LogitStatistics : public Kernel {
         const Row logits = row_of(x, row);
         found = log_sum_of(team, logits, classes.count, owns[row], label - classes.first);
         for (std::int64_t i = team.rank; smoothed && i < classes.count; i += team.size) {
-          sum += logits[i] - own;
+          sum += (logits[i] - own) * (weighted ? static_cast<float>(weights[i]) : 1.0f);
         }
         sum = team.sum(sum);
       }
@@ -80,11 +89,13 @@ class LogitStatistics : public Kernel {
   void backward(KernelTask& task) override {
     if (!task.wants_input_grad(0)) return;
     const LabelRows rows(task.outputs[0], task.run);
-    const Classes classes(task.inputs[0]);
+    const Classes classes(counted_, task.inputs[0]);
     const Strided x(task.inputs[0]), labels(task.inputs[1]), owns(task.inputs[2]);
     const Strided log_sums(task.outputs[0]), dlog_sums(task.output_grads[0]);
     const Strided dx(task.input_grads[0]);
-    const bool smoothed = smoothed_;
+    const bool smoothed = smoothed_, weighted = task.inputs.size() > 3;
+    const float mean_weight = mean_weight_;
+    const Strided weights = weighted ? Strided(task.inputs[3]) : Strided();
     const Strided dmeans = smoothed ? Strided(task.output_grads[2]) : Strided();
     for_each_team(rows.count, classes.count, [=] FL_BODY(const Team& team, std::int64_t row) {
       const Row out = row_of(dx, row), logits = row_of(x, row);
@@ -106,10 +117,11 @@ class LogitStatistics : public Kernel {
         Lanes<W> values{};
         if (counts) values = logits.load(width, i);
         for (int k = 0; counts && k < W; ++k) {
-          // softmax times the gradient of the log of the sum, and the mean's even share. The own
+          // softmax times the gradient of the log of the sum, and a share of the mean's. The own
           // class is subtracted once more: all logits were taken relative to it.
-          const float gradient = expf(values[k] - log_sum) * whole + even;
-          values[k] = i + k == own ? gradient - (whole + dmean) : gradient;
+          const float of_mean = weighted ? even * static_cast<float>(weights[i + k]) : even;
+          const float gradient = expf(values[k] - log_sum) * whole + of_mean;
+          values[k] = i + k == own ? gradient - (whole + dmean * mean_weight) : gradient;
         }
         store(out.data, i * out.step, values);
       });
@@ -117,19 +129,21 @@ class LogitStatistics : public Kernel {
   }
 
  private:
+  CountedLabels counted_;
   bool smoothed_;
+  float mean_weight_;
 };
 
 const RegisterKernel registered_own(
-    "own_logit", [](const Attributes& /*attributes*/) { return std::make_unique<OwnLogit>(); },
+    "own_logit", [](const Attributes& a) { return std::make_unique<OwnLogit>(a); },
     DeviceKind::gpu);
 const RegisterKernel registered(
     "logit_statistics",
-    [](const Attributes& /*attributes*/) { return std::make_unique<LogitStatistics>(false); },
+    [](const Attributes& a) { return std::make_unique<LogitStatistics>(a, false); },
     DeviceKind::gpu);
 const RegisterKernel registered_smoothed(
     "smoothed_logit_statistics",
-    [](const Attributes& /*attributes*/) { return std::make_unique<LogitStatistics>(true); },
+    [](const Attributes& a) { return std::make_unique<LogitStatistics>(a, true); },
     DeviceKind::gpu);
 
 }  // namespace

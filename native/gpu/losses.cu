@@ -37,9 +37,10 @@ FL_DEVICE float soft_loss(const Team& team, const Row& x, const Row& y, std::int
 }
 
 // Of distributions over the classes; smoothing gives that share of each to all classes evenly.
+// Labels have weights if these have a rank.
 void softmax_cross_entropy(const LabelRows& rows, std::int64_t classes, const Strided& x,
-                           const Strided& targets, float smoothing, const Strided& y,
-                           const Strided& log_sums, std::int32_t* ranks) {
+                           const Strided& targets, const Strided& weights, float smoothing,
+                           const Strided& y, const Strided& log_sums, std::int32_t* ranks) {
   for_each_team(rows.count, classes, [=] FL_BODY(const Team& team, std::int64_t row) {
     RowLogSum found;
     float loss = 0;
@@ -56,6 +57,7 @@ void softmax_cross_entropy(const LabelRows& rows, std::int64_t classes, const St
         const double even = found.log_sum - team.sum(sum) / static_cast<double>(classes);
         loss += smoothing * (static_cast<float>(even) - loss);
       }
+      if (weights.rank > 0) loss *= static_cast<float>(weights[row]);
     }
     if (team.rank != 0) return;
     y[row] = loss;
@@ -96,7 +98,7 @@ void add_cross_entropy(const KernelTask& task, const LabelRows& rows, const std:
 
 // (softmax(x) * sum(y) - y) * share
 void softmax_cross_entropy_gradient(const LabelRows& rows, std::int64_t classes, const Strided& x,
-                                    const Strided& targets, float smoothing,
+                                    const Strided& targets, const Strided& weights, float smoothing,
                                     const Strided& log_sums, float share, const Strided& dx) {
   for_each_team(rows.count, classes, [=] FL_BODY(const Team& team, std::int64_t row) {
     const Row out = row_of(dx, row), logits = row_of(x, row), y = row_of(targets, row);
@@ -111,8 +113,9 @@ void softmax_cross_entropy_gradient(const LabelRows& rows, std::int64_t classes,
     // (1 - s) (p total - y) + s (p - 1 / n), with p the softmax, total the sum of y and s the
     // smoothing.
     const float even = smoothing / static_cast<float>(classes), all = total * kept + smoothing;
+    const float scale = weights.rank > 0 ? share * static_cast<float>(weights[row]) : share;
     for (std::int64_t i = team.rank; i < classes; i += team.size) {
-      out[i] = (expf(logits[i] - log_sum) * all - (y[i] * kept + even)) * share;
+      out[i] = (expf(logits[i] - log_sum) * all - (y[i] * kept + even)) * scale;
     }
   });
 }
@@ -130,8 +133,8 @@ class SoftmaxCrossEntropy : public Kernel {
     if (rows.count == 0) return;
     const Strided y(losses);
     auto* const ranks = reinterpret_cast<std::int32_t*>(scratch(0, rows.count));
-    softmax_cross_entropy(rows, x.extent(x.rank() - 1), Strided(x), Strided(task.inputs[1]),
-                          smoothing_, y, Strided(task.outputs[1]), ranks);
+    softmax_cross_entropy(rows, x.extent(x.rank() - 1), Strided(x), Strided(task.inputs.back()),
+                          weights_in(task), smoothing_, y, Strided(task.outputs[1]), ranks);
     add_cross_entropy(task, rows, ranks);
   }
 
@@ -139,62 +142,97 @@ class SoftmaxCrossEntropy : public Kernel {
     if (!task.wants_input_grad(0)) return;
     const TensorView& x = task.inputs[0];
     const LabelRows rows(task.outputs[1], task.run);
-    softmax_cross_entropy_gradient(rows, x.extent(x.rank() - 1), Strided(x),
-                                   Strided(task.inputs[1]), smoothing_, Strided(task.outputs[1]),
-                                   static_cast<float>(task.run.label_share),
-                                   Strided(task.input_grads[0]));
+    softmax_cross_entropy_gradient(
+        rows, x.extent(x.rank() - 1), Strided(x), Strided(task.inputs.back()), weights_in(task),
+        smoothing_, Strided(task.outputs[1]), static_cast<float>(task.run.label_share),
+        Strided(task.input_grads[0]));
   }
 
  private:
+  static Strided weights_in(const KernelTask& task) {
+    return task.inputs.size() > 2 ? Strided(task.inputs[1]) : Strided();
+  }
+
   float smoothing_;
 };
 
-// The gradient of an input is `value` where a label counts; labels come last. The statistics have
-// simple slopes: 1 for the log of the sum, - smoothing for the mean.
-void write_gradient(const KernelTask& task, std::size_t input, std::int64_t classes, float value) {
+// What a loss by class numbers reads beside the statistics: labels come last, weights before.
+struct Labels {
+  CrossEntropyFormula formula;
+  Strided labels, class_weights, label_weights;
+
+  Labels(const CrossEntropyFormula& its_formula, const KernelTask& task)
+      : formula(its_formula), labels(task.inputs.back()) {
+    const std::size_t count = task.inputs.size();
+    if (formula.class_weights) class_weights = Strided(task.inputs[formula.statistics()]);
+    if (formula.label_weights) label_weights = Strided(task.inputs[count - 2]);
+  }
+
+  // -1 if it does not count.
+  FL_DEVICE std::int64_t class_of(std::int64_t row, const LabelRows& rows) const {
+    return row < rows.valid ? formula.counted.class_of(labels.integer(row), formula.classes) : -1;
+  }
+  // What log_sum is multiplied with, but for the label's own weight.
+  FL_DEVICE float of_log_sum(std::int64_t label) const {
+    const float its = formula.class_weights ? static_cast<float>(class_weights[label]) : 1.0f;
+    return formula.of_log_sum(its);
+  }
+  FL_DEVICE float weight(std::int64_t row) const {
+    return formula.label_weights ? static_cast<float>(label_weights[row]) : 1.0f;
+  }
+};
+
+// The gradient of one of the statistics is `share` times its slope, where a label counts. The mean,
+// the third statistic, has the slope - smoothing.
+void write_gradient(const KernelTask& task, std::size_t input, const CrossEntropyFormula& formula) {
   if (!task.wants_input_grad(input)) return;
+  const auto share = static_cast<float>(task.run.label_share);
   const LabelRows rows(task.input_grads[input], task.run);
-  const Strided labels(task.inputs.back()), gradient(task.input_grads[input]);
+  const Labels its(formula, task);
+  const Strided gradient(task.input_grads[input]);
+  const bool of_mean = input == 2;
   for_each(rows.count, [=] FL_BODY(std::int64_t row) {
-    const std::int64_t label = row < rows.valid ? labels.integer(row) : -1;
-    gradient[row] = label >= 0 && label < classes ? value : 0.0f;
+    const std::int64_t label = its.class_of(row, rows);
+    gradient[row] = 0.0f;
+    if (label < 0) return;
+    const float slope = of_mean ? -its.formula.smoothing : its.of_log_sum(label);
+    gradient[row] = slope * share * its.weight(row);
   });
 }
 
-// By the statistics of its logits, and by class numbers, which come last.
+// By the statistics of its logits, and by class numbers.
 class CrossEntropy : public Kernel {
  public:
-  explicit CrossEntropy(const Attributes& attributes)
-      : smoothing_(smoothing_of(attributes)), classes_(attributes.integer("classes")) {}
+  explicit CrossEntropy(const Attributes& attributes) : formula_(attributes) {}
 
   void forward(KernelTask& task) override {
     const LabelRows rows(task.outputs[0], task.run);
     if (rows.count == 0) return;
-    const float smoothing = smoothing_;
-    const std::int64_t classes = classes_;
-    const Strided log_sums(task.inputs[0]), found(task.inputs[1]), labels(task.inputs.back());
+    const float smoothing = formula_.smoothing;
+    const Labels its(formula_, task);
+    const Strided log_sums(task.inputs[0]), found(task.inputs[1]);
     const Strided means = smoothing > 0 ? Strided(task.inputs[2]) : Strided();
     const Strided y(task.outputs[0]);
     auto* const ranks = reinterpret_cast<std::int32_t*>(scratch(0, rows.count));
     for_each(rows.count, [=] FL_BODY(std::int64_t row) {
-      const std::int64_t label = row < rows.valid ? labels.integer(row) : -1;
-      const bool counts = label >= 0 && label < classes;
-      const float even = counts && smoothing > 0 ? smoothing * means[row] : 0.0f;
-      y[row] = counts ? log_sums[row] - even : 0.0f;
-      ranks[row] = counts ? static_cast<std::int32_t>(found[row]) : kNoLabel;
+      const std::int64_t label = its.class_of(row, rows);
+      y[row] = 0.0f;
+      ranks[row] = kNoLabel;
+      if (label < 0) return;
+      const float even = smoothing > 0 ? smoothing * means[row] : 0.0f;
+      y[row] = (log_sums[row] * its.of_log_sum(label) - even) * its.weight(row);
+      ranks[row] = static_cast<std::int32_t>(found[row]);
     });
     add_cross_entropy(task, rows, ranks);
   }
 
   void backward(KernelTask& task) override {
-    const auto share = static_cast<float>(task.run.label_share);
-    write_gradient(task, 0, classes_, share);
-    if (smoothing_ > 0) write_gradient(task, 2, classes_, -smoothing_ * share);
+    write_gradient(task, 0, formula_);
+    if (formula_.smoothing > 0) write_gradient(task, 2, formula_);
   }
 
  private:
-  float smoothing_;
-  std::int64_t classes_;
+  CrossEntropyFormula formula_;
 };
 
 const RegisterKernel softmax_cross_entropy_kernel(

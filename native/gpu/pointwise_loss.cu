@@ -15,9 +15,11 @@ using pointwise::LossSums;
 // in double precision, and the team adds these sums.
 //
 // Samples beyond `valid` pad the last batch: they count no features, so all their sums are zero.
+// Weights are of samples, if there are any.
 template <typename Formula>
 void add_samples(const Formula& formula, std::int64_t samples, std::int64_t valid,
-                 std::int64_t features, const Tiles<2>& tiles, const Strided& y, LossSums* means) {
+                 std::int64_t features, const Tiles<2>& tiles, const Strided& weights,
+                 const Strided& y, LossSums* means) {
   for_each_team(samples, features, [=] FL_BODY(const Team& team, std::int64_t sample) {
     LossSums sums;
     const std::int64_t counted = sample < valid ? features : 0;
@@ -26,6 +28,7 @@ void add_samples(const Formula& formula, std::int64_t samples, std::int64_t vali
       formula.add(e[0], e[1], sums);
     }
     sums.loss = team.sum(sums.loss) / features;
+    if (weights.rank > 0 && counted > 0) sums.loss *= static_cast<float>(weights[sample]);
     sums.squared_error = team.sum(sums.squared_error) / features;
     sums.absolute_error = team.sum(sums.absolute_error) / features;
     sums.correct = team.sum(sums.correct) / features;
@@ -59,14 +62,22 @@ inline void add_metrics(Metrics* metrics, std::int64_t valid, const LossSums* me
   });
 }
 
-// A thread a value. `scale` holds the share of a label and of a feature.
+// A thread a value. `scale` holds the share of a label and of a feature. Weights are of samples, if
+// there are any.
 template <typename Formula>
 void write_slopes(const Formula& formula, const Tiles<3>& tiles, std::int64_t n,
-                  std::int64_t counted, float scale) {
+                  std::int64_t counted, float scale, const Strided& weights,
+                  std::int64_t features) {
   for_each(n, [=] FL_BODY(std::int64_t i) {
     const auto e = tiles(i);
-    e[2] = i < counted ? formula.slope(e[0], e[1]) * scale : 0.0f;
+    float slope = i < counted ? formula.slope(e[0], e[1]) * scale : 0.0f;
+    if (weights.rank > 0 && i < counted) slope *= static_cast<float>(weights[i / features]);
+    e[2] = slope;
   });
+}
+
+inline Strided weights_in(const KernelTask& task) {
+  return pointwise::has_weights(task) ? Strided(task.inputs[1]) : Strided();
 }
 
 // One class for all formulas: a formula adds an element's terms and knows its slope.
@@ -84,8 +95,8 @@ class PointwiseLoss : public Kernel {
     const std::int64_t samples = y.extent(0), valid = valid_samples(y, task.run);
     constexpr std::int64_t kNumbers = sizeof(LossSums) / sizeof(double);
     auto* const means = reinterpret_cast<LossSums*>(scratch_doubles(0, kNumbers * samples));
-    add_samples(formula_, samples, valid, x.volume() / samples, Tiles<2>({&x, &target}), Strided(y),
-                means);
+    add_samples(formula_, samples, valid, x.volume() / samples, Tiles<2>({&x, &target}),
+                weights_in(task), Strided(y), means);
     if (task.metrics != nullptr) add_metrics(task.metrics, valid, means);
   }
 
@@ -100,7 +111,7 @@ class PointwiseLoss : public Kernel {
     const std::int64_t features = dx.volume() / dx.extent(0);
     const auto scale = static_cast<float>(task.run.label_share / static_cast<double>(features));
     write_slopes(formula_, Tiles<3>({&x, &target, &dx}), dx.volume(),
-                 valid_samples(dx, task.run) * features, scale);
+                 valid_samples(dx, task.run) * features, scale, weights_in(task), features);
   }
 
  private:

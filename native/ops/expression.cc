@@ -33,10 +33,11 @@ namespace {
 
 // In the order of Operation.
 constexpr const char* kNames[] = {
-    "number",     "add",   "subtract",   "multiply", "divide",   "minimum", "maximum", "less",
-    "less_equal", "equal", "where",      "clamp",    "hardtanh", "power",   "negate",  "abs",
-    "sign",       "floor", "reciprocal", "sqrt",     "rsqrt",    "exp",     "expm1",   "log",
-    "log1p",      "sin",   "cos",        "tanh",     "sigmoid",  "erf",     "relu",    "detach"};
+    "number", "add",        "subtract", "multiply", "divide",     "minimum",  "maximum",
+    "less",   "less_equal", "equal",    "where",    "clamp",      "hardtanh", "power",
+    "negate", "abs",        "sign",     "floor",    "reciprocal", "sqrt",     "rsqrt",
+    "exp",    "expm1",      "log",      "log1p",    "sin",        "cos",      "asin",
+    "acos",   "atan",       "tanh",     "sigmoid",  "erf",        "relu",     "detach"};
 
 // One instruction is its operation's name, a number's digits if it is one, and the numbers of
 // earlier values.

@@ -42,6 +42,9 @@ enum class Operation : std::uint8_t {
   log1p,
   sine,
   cosine,
+  arcsine,
+  arccosine,
+  arctangent,
   tanh,
   sigmoid,
   erf,
@@ -84,6 +87,9 @@ struct VectorMath {
   static FLEXLEGION_INLINE float log1p(float x) { return vector_log1p(x); }
   static FLEXLEGION_INLINE float sine(float x) { return vector_sine(x, 0.0f); }
   static FLEXLEGION_INLINE float cosine(float x) { return vector_sine(x, 1.0f); }
+  static FLEXLEGION_INLINE float arcsine(float x) { return vector_arcsine(x); }
+  static FLEXLEGION_INLINE float arccosine(float x) { return vector_arccosine(x); }
+  static FLEXLEGION_INLINE float arctangent(float x) { return vector_arctangent(x); }
   static FLEXLEGION_INLINE float tanh(float x) { return vector_tanh(x); }
   static FLEXLEGION_INLINE float sigmoid(float x) { return vector_sigmoid(x); }
   static FLEXLEGION_INLINE float erf(float x) { return vector_erf(x); }
@@ -97,6 +103,9 @@ struct LibraryMath {
   static FL_DEVICE inline float log1p(float x) { return log1pf(x); }
   static FL_DEVICE inline float sine(float x) { return sinf(x); }
   static FL_DEVICE inline float cosine(float x) { return cosf(x); }
+  static FL_DEVICE inline float arcsine(float x) { return asinf(x); }
+  static FL_DEVICE inline float arccosine(float x) { return acosf(x); }
+  static FL_DEVICE inline float arctangent(float x) { return atanf(x); }
   static FL_DEVICE inline float tanh(float x) { return tanhf(x); }
   static FL_DEVICE inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
   static FL_DEVICE inline float erf(float x) { return erff(x); }
@@ -164,6 +173,12 @@ FL_DEVICE FLEXLEGION_INLINE float value_of(Operation operation, float a, float b
       return Math::sine(a);
     case Operation::cosine:
       return Math::cosine(a);
+    case Operation::arcsine:
+      return Math::arcsine(a);
+    case Operation::arccosine:
+      return Math::arccosine(a);
+    case Operation::arctangent:
+      return Math::arctangent(a);
     case Operation::tanh:
       return Math::tanh(a);
     case Operation::sigmoid:
@@ -232,6 +247,12 @@ FL_DEVICE FLEXLEGION_INLINE float slope_of(Operation operation, int argument, fl
       return dy * Math::cosine(a);
     case Operation::cosine:
       return -dy * Math::sine(a);
+    case Operation::arcsine:
+      return dy / sqrtf((1.0f - a) * (1.0f + a));
+    case Operation::arccosine:
+      return -dy / sqrtf((1.0f - a) * (1.0f + a));
+    case Operation::arctangent:
+      return dy / (1.0f + a * a);
     case Operation::tanh:
       return dy * (1.0f - y * y);
     case Operation::sigmoid:

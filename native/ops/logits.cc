@@ -4,7 +4,9 @@
 //
 // With p = exp(x - own) / sum of exp(x - own), the softmax, the gradient of what the loss makes of
 // them is p dlog_sum + dmean / n, but for the own class less dlog_sum + dmean: that of all logits,
-// for the own logit's operator passes none on.
+// for the own logit's operator passes none on. Where classes have weights, the mean is of x - own
+// times these: a class's share of dmean is then times its weight, and the own class's times all
+// weights' mean.
 //
 // Each is a partial value where the classes are split. own_logit is the logit in the one part that
 // has the class, and 0 in the others, so the parts are summed. The logarithms of sums are joined by
@@ -24,22 +26,18 @@ namespace {
 
 constexpr std::int64_t kNone = -1;
 
-// The number of a label's class; kNone if the label does not count.
-std::int64_t class_of(const TensorView& labels, const Place& at, std::int64_t classes) {
-  const std::int64_t label = labels.i32()[offset(labels, at)];
-  return label < 0 || label >= classes ? kNone : label;
-}
-
 class OwnLogit : public Kernel {
  public:
+  explicit OwnLogit(const Attributes& attributes) : counted_(attributes) {}
+
   void forward(KernelTask& task) override {
     const TensorView &x = task.inputs[0], &labels = task.inputs[1], &y = task.outputs[0];
     const int last = x.rank() - 1;
     for_each_label(y, task.run, [&](const Place& at, bool counts) {
       float& own = y.f32()[offset(y, at)];
       own = 0;
-      if (!counts) return;
       const std::int64_t label = labels.i32()[offset(labels, at)];
+      if (!counts || label == counted_.ignored) return;
       if (label >= x.shape[last]) refuse(labels, at, label, x.shape[last]);
       if (label < x.tile.lo[last] || label >= x.tile.hi[last]) return;
       own = x.f32()[offset(x, at) + (label - x.tile.lo[last]) * x.stride[last]];
@@ -57,6 +55,8 @@ class OwnLogit : public Kernel {
     throw std::invalid_argument("the label of " + where + " is " + std::to_string(label) +
                                 ", not a class of 0 to " + std::to_string(classes - 1));
   }
+
+  CountedLabels counted_;
 };
 
 // dx = exp(x - log_sum) * scale + even
@@ -66,6 +66,15 @@ FLEXLEGION_SIMD void smoothed_gradient(const float* x, std::int64_t n, float log
   for (std::int64_t i = 0; i < n; ++i) dx[i] = vector_exp(x[i] - log_sum) * scale + even;
 }
 
+// The same where classes have weights: dx = exp(x - log_sum) * scale + weight * even
+FLEXLEGION_SIMD void weighted_gradient(const float* x, const float* weights, std::int64_t n,
+                                       float log_sum, float scale, float even, float* dx) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    dx[i] = vector_exp(x[i] - log_sum) * scale + weights[i] * even;
+  }
+}
+
 float mean_difference(const float* x, std::int64_t n, float own, std::int64_t classes) {
   double sum = 0;
   for (std::int64_t i = 0; i < n; ++i) sum += x[i];
@@ -73,9 +82,19 @@ float mean_difference(const float* x, std::int64_t n, float own, std::int64_t cl
   return static_cast<float>(differences / static_cast<double>(classes));
 }
 
+float weighted_mean_difference(const float* x, const float* weights, std::int64_t n, float own,
+                               std::int64_t classes) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < n; ++i) sum += (static_cast<double>(x[i]) - own) * weights[i];
+  return static_cast<float>(sum / static_cast<double>(classes));
+}
+
 class LogitStatistics : public Kernel {
  public:
-  explicit LogitStatistics(bool smoothed) : smoothed_(smoothed) {}
+  LogitStatistics(const Attributes& attributes, bool smoothed)
+      : counted_(attributes),
+        smoothed_(smoothed),
+        mean_weight_(smoothed ? static_cast<float>(attributes.number("mean_weight")) : 1.0f) {}
 
   void forward(KernelTask& task) override {
     const TensorView &x = task.inputs[0], &labels = task.inputs[1], &owns = task.inputs[2];
@@ -99,8 +118,12 @@ class LogitStatistics : public Kernel {
       ranks.f32()[offset(ranks, at)] = static_cast<float>(row.rank);
       if (!smoothed_) return;
       const TensorView& means = task.outputs[2];
-      means.f32()[offset(means, at)] =
-          label == kNone ? 0.0f : mean_difference(logits, n, own, classes);
+      float& mean = means.f32()[offset(means, at)];
+      mean = 0;
+      if (label == kNone) return;
+      const float* const weights = weights_in(task);
+      mean = weights == nullptr ? mean_difference(logits, n, own, classes)
+                                : weighted_mean_difference(logits, weights, n, own, classes);
     });
   }
 
@@ -126,8 +149,14 @@ class LogitStatistics : public Kernel {
       if (smoothed_) {
         const TensorView& dmeans = task.output_grads[2];
         const float dmean = dmeans.f32()[offset(dmeans, at)];
-        smoothed_gradient(logits, n, log_sum, whole, dmean / static_cast<float>(classes), out);
-        whole += dmean;
+        const float* const weights = weights_in(task);
+        const float even = dmean / static_cast<float>(classes);
+        if (weights == nullptr) {
+          smoothed_gradient(logits, n, log_sum, whole, even, out);
+        } else {
+          weighted_gradient(logits, weights, n, log_sum, whole, even, out);
+        }
+        whole += dmean * mean_weight_;
       } else {
         scaled_softmax(logits, n, log_sum, whole, out);
       }
@@ -136,17 +165,29 @@ class LogitStatistics : public Kernel {
   }
 
  private:
+  std::int64_t class_of(const TensorView& labels, const Place& at, std::int64_t classes) const {
+    return counted_.class_of(labels.i32()[offset(labels, at)], classes);
+  }
+  // The weights of the tile's classes, which stand in a row; null where classes have none.
+  static const float* weights_in(const KernelTask& task) {
+    if (task.inputs.size() < 4) return nullptr;
+    classes_in(task.inputs[3]);
+    return task.inputs[3].f32();
+  }
+
+  CountedLabels counted_;
   bool smoothed_;
+  float mean_weight_;
 };
 
-const RegisterKernel registered_own("own_logit", [](const Attributes& /*attributes*/) {
-  return std::make_unique<OwnLogit>();
+const RegisterKernel registered_own("own_logit", [](const Attributes& a) {
+  return std::make_unique<OwnLogit>(a);
 });
-const RegisterKernel registered("logit_statistics", [](const Attributes& /*attributes*/) {
-  return std::make_unique<LogitStatistics>(false);
+const RegisterKernel registered("logit_statistics", [](const Attributes& a) {
+  return std::make_unique<LogitStatistics>(a, false);
 });
-const RegisterKernel registered_smoothed("smoothed_logit_statistics", [](const Attributes&) {
-  return std::make_unique<LogitStatistics>(true);
+const RegisterKernel registered_smoothed("smoothed_logit_statistics", [](const Attributes& a) {
+  return std::make_unique<LogitStatistics>(a, true);
 });
 
 }  // namespace

@@ -2,6 +2,9 @@
 // CPUs: forward gives the mean of each sample and adds to the metrics; backward gives the gradient
 // of what the samples that count add to the goal.
 //
+// Where samples have weights, an input between values and targets, each loss and its slopes are
+// times its sample's; metrics are not.
+//
 // A sample's sum is taken in double precision, over pieces of its tile that are contiguous. A task
 // has whole samples, since the mean over a sample's features is the loss of that sample.
 #include "ops/pointwise_loss.h"
@@ -64,8 +67,9 @@ class Loss : public Kernel {
         add_run(formula_, x.f32() + at[0], target.f32() + at[1], n, sums);
       });
       const auto features = static_cast<double>(x.volume());
-      loss = static_cast<float>(sums.loss / features);
-      metrics.loss += sums.loss / features;
+      const double its_loss = sums.loss / features * weight_of(task, r);
+      loss = static_cast<float>(its_loss);
+      metrics.loss += its_loss;
       metrics.squared_error += sums.squared_error / features;
       metrics.absolute_error += sums.absolute_error / features;
       metrics.correct += sums.correct / features;
@@ -90,8 +94,8 @@ class Loss : public Kernel {
       }
       const TensorView x = reads ? sample_of(task.inputs.front(), r) : dx;
       const TensorView target = reads ? sample_of(task.inputs.back(), r) : dx;
-      const auto scale =
-          static_cast<float>(task.run.label_share / static_cast<double>(dx.volume()));
+      const auto scale = static_cast<float>(task.run.label_share * weight_of(task, r) /
+                                            static_cast<double>(dx.volume()));
       for_each_run<3>({&x, &target, &dx}, [&](const Offsets<3>& at, std::int64_t n) {
         write_slopes(formula_, x.f32() + at[0], target.f32() + at[1], scale, dx.f32() + at[2], n);
       });
@@ -99,6 +103,12 @@ class Loss : public Kernel {
   }
 
  private:
+  // Of the tile's r-th sample.
+  static float weight_of(const KernelTask& task, std::int64_t r) {
+    if (!has_weights(task)) return 1.0f;
+    return task.inputs[1].f32()[r * task.inputs[1].stride[0]];
+  }
+
   Formula formula_;
 };
 

@@ -64,36 +64,53 @@ struct Huber {
   float delta;
 };
 
-// Cross-entropy of target and sigmoid(x): log(1 + exp(x)) - x target.
+// What the term of the target is multiplied with in a cross-entropy of two classes, beyond 1; that
+// of the other class is not.
+inline float positive_excess(const Attributes& attributes) {
+  return static_cast<float>(attributes.number("positive_weight")) - 1.0f;
+}
+
+// Cross-entropy of target and sigmoid(x): log(1 + exp(x)) - x target, and what the weight of the
+// target adds: excess target log(1 + exp(-x)).
 struct CrossEntropyOfLogits {
-  explicit CrossEntropyOfLogits(const Attributes& /*attributes*/) {}
+  explicit CrossEntropyOfLogits(const Attributes& attributes)
+      : excess(positive_excess(attributes)) {}
   FL_DEVICE FLEXLEGION_INLINE void add(float x, float target, LossSums& sums) const {
-    const float size = x < 0 ? -x : x;
-    sums.loss += (x > 0 ? x : 0.0f) - x * target + log1pf(vector_exp(-size));
+    const float size = x < 0 ? -x : x, above = x > 0 ? x : 0.0f;
+    const float rest = log1pf(vector_exp(-size));
+    float loss = above - x * target + rest;
+    if (excess != 0) loss += excess * target * (above - x + rest);
+    sums.loss += loss;
     sums.correct += (x > 0) == (target > 0.5f) ? 1 : 0;
   }
   FL_DEVICE FLEXLEGION_INLINE float slope(float x, float target) const {
-    return vector_sigmoid(x) - target;
+    const float p = vector_sigmoid(x);
+    return excess == 0 ? p - target : p - target + excess * target * (p - 1);
   }
+  float excess;
 };
 
 // The same of a probability p. Where a logarithm or a quotient has no value any more, it is bounded
 // as PyTorch bounds it. What is no number stays so: the bounds are written such that a comparison
 // with NaN, which is false, keeps it.
 struct CrossEntropyOfProbabilities {
-  explicit CrossEntropyOfProbabilities(const Attributes& /*attributes*/) {}
+  explicit CrossEntropyOfProbabilities(const Attributes& attributes)
+      : excess(positive_excess(attributes)) {}
   FL_DEVICE FLEXLEGION_INLINE void add(float p, float target, LossSums& sums) const {
     constexpr float kLeast = -100.0f;
     const float yes = logf(p), no = log1pf(-p);
+    const float of_target = excess == 0 ? target : target + excess * target;
     sums.loss -=
-        target * (yes < kLeast ? kLeast : yes) + (1 - target) * (no < kLeast ? kLeast : no);
+        of_target * (yes < kLeast ? kLeast : yes) + (1 - target) * (no < kLeast ? kLeast : no);
     sums.correct += (p > 0.5f) == (target > 0.5f) ? 1 : 0;
   }
   FL_DEVICE FLEXLEGION_INLINE float slope(float p, float target) const {
     constexpr float kLeast = 1e-12f;
     const float variance = p * (1 - p);
-    return (p - target) / (variance < kLeast ? kLeast : variance);
+    const float slope = excess == 0 ? p - target : p - target - excess * target * (1 - p);
+    return slope / (variance < kLeast ? kLeast : variance);
   }
+  float excess;
 };
 
 // The value itself; there is no target.
@@ -104,6 +121,9 @@ struct Value {
   }
   FL_DEVICE FLEXLEGION_INLINE float slope(float /*x*/, float /*target*/) const { return 1.0f; }
 };
+
+// Whether samples have weights, which then stand between values and targets.
+inline bool has_weights(const KernelTask& task) { return task.inputs.size() == 3; }
 
 // Registers Loss<Formula> for each operator type.
 template <template <typename> typename Loss>

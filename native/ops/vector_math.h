@@ -110,6 +110,35 @@ FL_DEVICE FLEXLEGION_INLINE float vector_log1p(float x) {
   return rest == 0.0f ? x : u > 1e8f || u <= 0.0f ? log : corrected;
 }
 
+// Of an angle: beyond tan(pi / 8), the rest of a quarter or half of a right angle, whose tangent is
+// (x - 1) / (x + 1) or -1 / x; up to there, the Taylor series.
+FL_DEVICE FLEXLEGION_INLINE float vector_arctangent(float x) {
+  const float t = std::fabs(x);
+  const bool steep = t > 2.41421356f, middle = t > 0.41421356f;
+  const float rest = steep ? -1.0f / t : middle ? (t - 1.0f) / (t + 1.0f) : t;
+  const float whole = steep ? 1.57079633f : middle ? 0.785398163f : 0.0f;
+  const float q = rest * rest;
+  float series = 1.0f / 17.0f;
+  series = 1.0f / 15.0f - series * q;
+  series = 1.0f / 13.0f - series * q;
+  series = 1.0f / 11.0f - series * q;
+  series = 1.0f / 9.0f - series * q;
+  series = 1.0f / 7.0f - series * q;
+  series = 1.0f / 5.0f - series * q;
+  series = 1.0f / 3.0f - series * q;
+  return std::copysign(whole + (rest - rest * q * series), x);
+}
+
+// By half of the angle, whose tangent is sin / (1 + cos), and of the other one sqrt((1 - cos) / (1
+// + cos)).
+FL_DEVICE FLEXLEGION_INLINE float vector_arcsine(float x) {
+  return 2.0f * vector_arctangent(x / (1.0f + std::sqrt((1.0f - x) * (1.0f + x))));
+}
+
+FL_DEVICE FLEXLEGION_INLINE float vector_arccosine(float x) {
+  return 2.0f * vector_arctangent(std::sqrt((1.0f - x) / (1.0f + x)));
+}
+
 // Up to 1 an odd polynomial; beyond, 1 - exp(-polynomial): both fitted to Chebyshev's nodes.
 FL_DEVICE FLEXLEGION_INLINE float vector_erf(float x) {
   const float q = x * x;

@@ -201,14 +201,41 @@ def test_wrong_types_are_named() -> None:
             "flexlegion.from_torch imports it",
         ),
         (
-            lambda: small().compile(loss=torch.nn.CrossEntropyLoss()),
-            "the loss CrossEntropyLoss is another library's and cannot compute of a model's "
+            lambda: small().compile(loss=torch.nn.NLLLoss()),
+            "the loss NLLLoss is another library's and cannot compute of a model's "
             "tensors; give 'sparse_categorical_crossentropy', or a function",
         ),
         (
-            lambda: small().compile(loss=torch.nn.functional.mse_loss),
-            "the loss mse_loss is another library's and cannot compute of a model's tensors; give "
-            "'mean_squared_error', or a function",
+            lambda: small().compile(loss=torch.nn.functional.kl_div),
+            "the loss kl_div is another library's and cannot compute of a model's tensors; give "
+            "one of sparse_categorical_crossentropy,",
+        ),
+        (
+            lambda: small().compile(loss=torch.nn.CrossEntropyLoss(reduction="sum")),
+            "the loss CrossEntropyLoss has reduction='sum', but training minimises the mean over a "
+            "batch; leave the reduction out",
+        ),
+        (
+            lambda: small().compile(loss=torch.nn.SmoothL1Loss(beta=0.5)),
+            "SmoothL1Loss with beta=0.5 is Huber(0.5) divided by beta; give that loss, and "
+            "loss_weights=2",
+        ),
+        (
+            lambda: small().compile(loss=torch.nn.BCEWithLogitsLoss(pos_weight=torch.ones(2))),
+            "pos_weight of BCEWithLogitsLoss has 2 numbers, but all labels have the same weight "
+            "here; give one number, or write the loss with layers",
+        ),
+        (
+            lambda: small().compile(loss=torch.nn.CrossEntropyLoss(torch.ones(7))),
+            "sparse_categorical_crossentropy has class_weights of 7 classes, but the output has",
+        ),
+        (
+            lambda: losses.SparseCategoricalCrossentropy(class_weights=[1, -1]),
+            "class_weights have to be numbers from 0, but one is -1",
+        ),
+        (
+            lambda: losses.Written(own_loss, weighted=True),
+            "a loss of one's own is not weighted; multiply it with an input of the model",
         ),
         (
             lambda: small().compile(loss=lambda output: output),

@@ -52,9 +52,9 @@ MISTAKES = (
     ("evaluate DATA --weights w.npz --averages", "moving averages are in checkpoints; a file has"),
     (
         "evaluate UNKNOWN --weights w.npz",
-        "no label of the samples counts (all are -1), so that there is no loss",
+        "no label of the samples counts (all are -1 or ignored), so that there is no loss",
     ),
-    ("train UNKNOWN --epochs 1", "no label of the training data counts (all are -1)"),
+    ("train UNKNOWN --epochs 1", "no label of the training data counts (all are -1 or ignored)"),
     ("evaluate BARE --weights w.npz", "the model needs an array 'labels' (or y)"),
     ("evaluate TESTED --weights w.npz --part all", "choose --part test or --part train"),
     ("predict TESTED --weights w.npz --out none.npy", "choose --part test or --part train"),

@@ -51,6 +51,10 @@ ELEMENTS: dict[str, Function] = {
     "asinh": torch.asinh,
     "atanh": lambda x: torch.atanh(_unit(x)),
     "acosh": lambda x: torch.acosh(1.5 + _positive(x)),
+    "atan": lambda x: torch.atan(x) + torch.arctan(10 * x) * torch.arcsinh(x),
+    "asin": lambda x: torch.asin(_unit(x)) + torch.arcsin(0.3 * _unit(x)),
+    "acos": lambda x: torch.acos(_unit(x)) * torch.arccos(-_unit(x)),
+    "atan2": lambda x: torch.atan2(x, x.roll(1, -1) - 0.1) + torch.arctan2(x + 0.1, -x),
     "log2": lambda x: torch.log2(_positive(x)),
     "log10": lambda x: torch.log10(_positive(x)),
     "exp2": lambda x: torch.exp2(x) + torch.special.exp2(x),
@@ -86,6 +90,16 @@ SEQUENCES: dict[str, Function] = {
     "cut_off_diagonal": lambda x: _without_diagonal(x[:, :4]),
     "places": lambda x: x * x.argmax(1, keepdim=True) + x.detach().argmin(-1, keepdim=True),
     "of_each": lambda x: x[torch.arange(x.shape[0]), (x[:, :, 0] > 0).sum(1) - 1],
+    "products": lambda x: x.cumprod(1) + x.cumprod(-1).exp(),
+    "largest": lambda x: _largest(x, 1, True) * _largest(x, -1, False)[..., None],
+    "sorted": lambda x: x.sort(-1).values * x.sort(-1, descending=True).values,
+    "in_order": lambda x: x.sort(1).values + x.sort(1).indices * x,
+    "places_in_order": lambda x: x * x.argsort(-1, descending=True) + x.argsort(1),
+    "top": lambda x: torch.cat([*x.topk(2, -1), x.topk(3, -1, largest=False)[0]], -1),
+    "top_rows": lambda x: x.topk(2, 1)[0] * x.topk(2, 1)[1],
+    "taken": lambda x: x.gather(1, x.argsort(1)[:, 1:3]) * x.gather(-1, x.argsort(-1))[:, :2],
+    "shifted": lambda x: x.gather(2, _BANDS.expand(x.shape[0], 5, 3)),
+    "shifted_down": lambda x: x[..., :3].gather(1, _BANDS.expand(x.shape[0], 5, 3)),
     "framed": lambda x: F.pad(x, (1, 2, 0, 1), value=-2.0),
 }
 IMAGES: dict[str, Function] = {
@@ -102,6 +116,17 @@ IMAGES: dict[str, Function] = {
     "line": lambda x: F.interpolate(x.flatten(2), size=31, mode="linear"),
     "volume": lambda x: F.avg_pool3d(x[:, None], (2, 3, 2), 2, 1, count_include_pad=False),
 }
+
+
+# Other numbers in each row.
+_BANDS = (torch.arange(5)[:, None] + torch.arange(3)) % 4
+
+
+def _largest(x: Tensor, d: int, kept: bool) -> Tensor:
+    """The largest and smallest elements, and where these are."""
+    values, places = x.max(d, keepdim=kept)
+    least, there = x.min(d, keepdim=kept)
+    return values * (places + 1) + least * there
 
 
 def _without_diagonal(x: Tensor) -> Tensor:
@@ -194,8 +219,6 @@ def test_a_constant_for_the_windows_of_each_sample() -> None:
         (lambda x: torch.fmod(x, 0.3), "'fmod' (Each) is not known"),
         (lambda x: x.round(decimals=1), "'round' (Each) is not known"),
         (lambda x: x * x.argmax(), "'argmax' and 'argmin' over all dimensions join samples"),
-        (lambda x: x.gather(1, (x > 0).long()), "elements whose place depends on the data"),
-        (lambda x: x.gather(1, torch.eye(4).long().expand(x.shape[0], 4, 4)), "from row to row"),
         (lambda x: torch.slice_scatter(x, x[:, :2], 1, 0, 4, 2), "every other element"),
         (lambda x: x.prod(), "'prod' joins samples"),
         (lambda x: x * float("nan"), "'mul' computes with a constant that is no number (NaN)"),
@@ -205,4 +228,18 @@ def test_a_constant_for_the_windows_of_each_sample() -> None:
 )
 def test_what_is_not_known_is_named(function: Function, message: str) -> None:
     with pytest.raises(fl.UserError, match=re.escape(message)):
+        fl.from_torch(Each({"it": function}, 5, 4), (torch.randn(4, 5, 4),))
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: x.sort(0).values, "'sort' joins samples"),
+        (lambda x: x.max(0).indices * x, "joins samples"),
+        (lambda x: x.gather(1, x.argsort(1)[:, :1, :2]), "numbers that are computed, of a part"),
+        (lambda x: F.pad(x, (0, 2100)).topk(2000)[0], "2,104 elements with 2,104; 4,194,304"),
+    ],
+)
+def test_what_cannot_be_picked_is_named(function: Function, message: str) -> None:
+    with pytest.raises(fl.UserError, match=message):
         fl.from_torch(Each({"it": function}, 5, 4), (torch.randn(4, 5, 4),))

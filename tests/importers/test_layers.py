@@ -151,6 +151,35 @@ def test_beside_pytorch(name: str) -> None:
     assert_same(module, torch.randn(shape))
 
 
+class Twofold(nn.Module):
+    """A bilinear layer of vectors, or of sequences."""
+
+    def __init__(self, bias: bool) -> None:
+        super().__init__()
+        self.first, self.both = nn.Linear(3, 3), nn.Bilinear(3, 4, 5, bias)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        result: Tensor = self.both(self.first(x), y)
+        return result
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 6)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_bilinear_layers_beside_pytorch(bias: bool, shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    assert_same(Twofold(bias), torch.randn(*shape, 3), torch.randn(*shape, 4))
+
+
+@pytest.mark.parametrize(
+    "module", [nn.Linear(3, 4), nn.Sequential(nn.Flatten(), nn.Linear(3, 2)), nn.GRU(3, 2)]
+)
+def test_whole_numbers_where_real_ones_are_needed(module: nn.Module) -> None:
+    """torch.export lets some of these pass, though the module does not run with them."""
+    shape = (2, 2, 3) if isinstance(module, nn.GRU) else (2, 3)
+    with pytest.raises(UserError, match=r"takes real numbers, but gets|cannot export"):
+        fl.from_torch(module, torch.zeros(shape, dtype=torch.long))
+
+
 class Shared(nn.Module):
     """A normalisation of an image and of its transpose."""
 

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from launch import run_legate
 from safetensors.torch import save_file
 from torch import nn
 
 import flexlegion as fl
-from flexlegion.training.checkpoints.weights import fitted, read_weights
+from flexlegion.training.checkpoints.weights import Unmatched, fitted, matched, read_weights
 
 Arrays = dict[str, Any]
 
@@ -74,6 +75,13 @@ def loaded(arrays: Arrays, model: fl.Model) -> Arrays:
     shapes = {tensor.name: tensor.shape for tensor in model.graph.weights}
     needed = {tensor.name for tensor in model.graph.weights if not tensor.constant}
     return fitted(arrays, shapes, needed, model.origin, "w")
+
+
+def partly(arrays: Arrays, model: fl.Model) -> tuple[Arrays, Unmatched]:
+    """What `Model.load_weights` sets and returns if it is not strict."""
+    shapes = {tensor.name: tensor.shape for tensor in model.graph.weights}
+    needed = {tensor.name for tensor in model.graph.weights if not tensor.constant}
+    return matched(arrays, shapes, needed, model.origin, "w")
 
 
 def state(module: nn.Module) -> Arrays:
@@ -216,3 +224,83 @@ def test_a_parameter_among_the_outputs_is_refused(name: str) -> None:
 
     with pytest.raises(fl.UserError, match=f"output '1' is the parameter '{name}' itself"):
         fl.from_torch(Both(), IMAGES)
+
+
+def test_without_strict_what_is_there_is_taken_and_the_rest_is_told() -> None:
+    """By the module's names as PyTorch's load_state_dict, and by ours."""
+    module = net(1)
+    model = fl.from_torch(module, IMAGES)
+    whole = first(model)
+    theirs = state(module) | {"head.weight": np.ones((2, 2), np.float32)}
+    for name in ("conv.bias", "mixed"):
+        del theirs[name]
+    other = net(2)
+    told = other.load_state_dict({k: torch.tensor(v) for k, v in theirs.items()}, strict=False)
+    taken, unmatched = partly(theirs, model)
+    assert unmatched == Unmatched(sorted(told.missing_keys), sorted(told.unexpected_keys))
+    constants = {tensor.name for tensor in model.graph.weights if tensor.constant}
+    assert whole.keys() - taken.keys() - constants == {
+        place.weight for name in unmatched.missing for place in model.origin.places[name]
+    }
+    for name, value in taken.items():
+        np.testing.assert_array_equal(value, whole[name])
+    ours = dict(whole) | {"head.kernel": np.ones((2, 2), np.float32)}
+    del ours["tall.kernel"]
+    taken, unmatched = partly(ours, model)
+    assert unmatched == Unmatched(["tall.kernel"], ["head.kernel"])
+    assert taken.keys() == whole.keys() - {"tall.kernel"}
+
+
+def test_without_strict_other_shapes_and_other_models_are_refused() -> None:
+    module = net(1)
+    model = fl.from_torch(module, IMAGES)
+    wrong = state(module) | {"tall.weight": np.ones((6, 61), np.float32)}
+    with pytest.raises(fl.UserError, match=r"'tall.weight' has shape \[6, 61\]"):
+        partly(wrong, model)
+    with pytest.raises(fl.UserError, match=r"another model: the model has no 'head\.weight'"):
+        partly({"head.weight": np.ones(3, np.float32)}, model)
+
+
+def test_names_of_both_do_not_tell_how_weights_are_stored() -> None:
+    """Where that makes a difference: a bias is the same in both."""
+
+    class Flat(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(2, 4, 3)
+            self.offset = nn.Parameter(torch.randn(4, 3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.conv(x) + self.offset[:, None]
+
+    model = fl.from_torch(Flat(), torch.zeros(2, 2, 3, 5))
+    bias = {"conv.bias": np.ones(4, np.float32)}
+    taken, unmatched = partly(bias, model)
+    assert taken.keys() == {"conv.bias"}
+    assert unmatched == Unmatched(["conv.weight", "offset"], [])
+    both = {"offset"} & {tensor.name for tensor in model.graph.weights}
+    for name in both:
+        with pytest.raises(fl.UserError, match="do not tell as which of both they are stored"):
+            partly(bias | {name: np.ones((4, 3), np.float32)}, model)
+
+
+@pytest.mark.legion
+def test_load_weights_says_what_did_not_match(tmp_path: Path) -> None:
+    file = tmp_path / "w.safetensors"
+    code = f"""
+import numpy as np, flexlegion as fl
+net = fl.Model(2)
+net.dense(net.dense(net.input((3,)), 4, name="trunk"), 2, name="head")
+net.compile(loss="mean_squared_error")
+before = net.get_weights()
+np.savez({str(file.with_suffix(".npz"))!r}, **{{"trunk.kernel": before["trunk.kernel"] + 1,
+         "trunk.bias": before["trunk.bias"] + 2, "old.kernel": np.ones((4, 5))}})
+told = net.load_weights({str(file.with_suffix(".npz"))!r}, strict=False)
+assert told.missing == ["head.bias", "head.kernel"] and told.unexpected == ["old.kernel"], told
+after = net.get_weights()
+for name, more in ("trunk.kernel", 1), ("trunk.bias", 2), ("head.kernel", 0):
+    assert np.array_equal(after[name], before[name] + np.float32(more)), name
+"""
+    worker = tmp_path / "worker.py"
+    worker.write_text(code)
+    run_legate(worker, cpus=1)

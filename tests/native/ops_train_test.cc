@@ -1,6 +1,9 @@
 // Losses and optimizers.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <numeric>
 #include <stdexcept>
 
 #include "ops_harness.h"
@@ -32,7 +35,7 @@ Rect widened(const Rect& tile, const Tensor& tensor) {
 // Runs a loss operator over pieces of the batch.
 LossResults run_loss(const std::string& type, const Attributes& attributes, Tensor& prediction,
                      const LabelsOf& labels, std::int64_t valid, std::int64_t valid_labels,
-                     unsigned seed) {
+                     unsigned seed, Tensor* weights = nullptr) {
   const auto kernel = make_kernel(type, attributes, kTested);
   const Shape shape = shape_of_losses(type, prediction);
   LossResults results{Tensor(shape, kNan), Tensor(shape, kNan), Tensor(prediction.shape, kNan), {}};
@@ -42,6 +45,7 @@ LossResults run_loss(const std::string& type, const Attributes& attributes, Tens
     task.run.valid_samples = valid;
     task.run.label_share = valid_labels > 0 ? 1.0 / static_cast<double>(valid_labels) : 0.0;
     task.inputs = {prediction.view(tile), labels(losses)};
+    if (weights != nullptr) task.inputs.insert(task.inputs.begin() + 1, weights->view(losses));
     task.outputs = {results.losses.view(losses), results.log_sums.view(losses)};
     Array<Metrics> metrics(1);
     task.metrics = metrics.data();
@@ -59,18 +63,48 @@ void add_part(Tensor& sum, Tensor& part, const Rect& tile) {
   add_view(sum.view(tile), part.view(tile));
 }
 
+// What a cross-entropy multiplies losses with, where that is not 1, and a label that is ignored.
+struct LossWeights {
+  Tensor* of_classes = nullptr;  // (1, classes)
+  Tensor* of_labels = nullptr;   // of the labels' shape
+  std::int64_t ignored = -1;
+};
+
 // Runs a cross-entropy by numbers of classes, as its three operators do: over pieces of the batch,
 // and these over pieces of the classes.
 LossResults run_by_classes(Tensor& logits, const LabelsOf& labels, double smoothing,
-                           std::int64_t valid, std::int64_t valid_labels, unsigned seed) {
+                           std::int64_t valid, std::int64_t valid_labels, unsigned seed,
+                           const LossWeights& weights = {}) {
   const std::int64_t classes = logits.shape.back();
-  const auto own_logit = make_kernel("own_logit", Attributes(), kTested);
-  const auto statistics = make_kernel(
-      smoothing > 0 ? "smoothed_logit_statistics" : "logit_statistics", Attributes(), kTested);
-  const auto loss = make_kernel("cross_entropy",
-                                Attributes(Entries{{"smoothing", std::to_string(smoothing)},
-                                                   {"classes", std::to_string(classes)}}),
-                                kTested);
+  Entries counted;
+  if (weights.ignored >= 0) counted = {{"ignored", std::to_string(weights.ignored)}};
+  double mean_weight = 1;
+  if (weights.of_classes != nullptr) {
+    const auto& each = weights.of_classes->data;
+    mean_weight = std::accumulate(each.begin(), each.end(), 0.0) / static_cast<double>(classes);
+  }
+  const std::pair<std::string, std::string> mean{"mean_weight", std::to_string(mean_weight)};
+  Entries of_statistics = counted, of_loss = counted;
+  of_statistics.push_back(mean);
+  of_loss.emplace_back("smoothing", std::to_string(smoothing));
+  of_loss.emplace_back("classes", std::to_string(classes));
+  if (weights.of_classes != nullptr) {
+    of_loss.emplace_back("class_weights", "1");
+    of_loss.push_back(mean);
+  }
+  if (weights.of_labels != nullptr) of_loss.emplace_back("label_weights", "1");
+  const auto own_logit = make_kernel("own_logit", Attributes(counted), kTested);
+  const auto statistics =
+      make_kernel(smoothing > 0 ? "smoothed_logit_statistics" : "logit_statistics",
+                  Attributes(of_statistics), kTested);
+  const auto loss = make_kernel("cross_entropy", Attributes(of_loss), kTested);
+  const auto with_weights_of = [&](const Rect& piece, KernelTask& task) {
+    if (weights.of_classes == nullptr || smoothing == 0) return;
+    Rect its = weights.of_classes->whole();
+    its.lo[1] = piece.lo[piece.rank - 1];
+    its.hi[1] = piece.hi[piece.rank - 1];
+    task.inputs.push_back(weights.of_classes->view(its));
+  };
   const Shape shape = shape_of_losses("cross_entropy", logits);
   const std::size_t outputs = smoothing > 0 ? 3 : 2;
   LossResults results{Tensor(shape, kNan), Tensor(shape), Tensor(logits.shape, kNan), {}};
@@ -97,6 +131,7 @@ LossResults run_by_classes(Tensor& logits, const LabelsOf& labels, double smooth
     for (const Rect& piece : pieces) {
       std::vector<Tensor> parts(outputs, Tensor(shape, kNan));
       task.inputs = {logits.view(piece), labels(tile), own.view(tile)};
+      with_weights_of(piece, task);
       task.outputs.clear();
       for (Tensor& part : parts) task.outputs.push_back(part.view(tile));
       statistics->forward(task);
@@ -110,6 +145,10 @@ LossResults run_by_classes(Tensor& logits, const LabelsOf& labels, double smooth
     last.inputs.clear();
     last.outputs = {results.losses.view(tile)};
     for (Tensor& tensor : found) last.inputs.push_back(tensor.view(tile));
+    if (weights.of_classes != nullptr) {
+      last.inputs.push_back(weights.of_classes->view(weights.of_classes->whole()));
+    }
+    if (weights.of_labels != nullptr) last.inputs.push_back(weights.of_labels->view(tile));
     last.inputs.push_back(labels(tile));
     Array<Metrics> metrics(1);
     last.metrics = metrics.data();
@@ -124,6 +163,7 @@ LossResults run_by_classes(Tensor& logits, const LabelsOf& labels, double smooth
 
     for (const Rect& piece : pieces) {
       task.inputs = {logits.view(piece), labels(tile), own.view(tile)};
+      with_weights_of(piece, task);
       task.outputs.assign(outputs, TensorView());
       task.outputs[0] = found[0].view(tile);
       task.output_grads.clear();
@@ -306,6 +346,19 @@ TEST_CASE("softmax_cross_entropy: labels as distributions") {
   }
 }
 
+TEST_CASE("softmax_cross_entropy: weights of labels are part of their distributions") {
+  Tensor logits = Tensor::random({6, 3, 7}, 2), targets = Tensor::random({6, 3, 7}, 3),
+         weights = Tensor::random({6, 3}, 4), weighted(targets.shape);
+  for (std::size_t i = 0; i < targets.data.size(); ++i) {
+    targets.data[i] = std::abs(targets.data[i]);
+    weights.data[i / 7] = std::abs(weights.data[i / 7]);
+    weighted.data[i] = targets.data[i] * weights.data[i / 7];
+  }
+  check_losses(
+      run_loss("softmax_cross_entropy", kOneHot, logits, view_of(targets), 5, 15, 1, &weights),
+      expected_cross_entropy(logits, weighted, 5));
+}
+
 TEST_CASE("softmax_cross_entropy: huge logits neither overflow nor vanish") {
   // Differences of 1000: the loss of the wrong class is 1000, that of the right one 0.
   Tensor logits({2, 2}), targets({2, 2});
@@ -343,6 +396,54 @@ TEST_CASE("softmax_cross_entropy: smoothed labels are distributions") {
                expected_cross_entropy(logits, smoothed, 5));
 }
 
+// Weights make of a label a distribution that does not sum up to 1: of a class, those of its labels
+// and its share of what is smoothed; of a label, all of it.
+TEST_CASE("cross_entropy: weights of classes and of labels, and a class that is ignored") {
+  Tensor logits = Tensor::random({5, 3, 11}, 1), of_classes = Tensor::random({1, 11}, 2),
+         of_labels = Tensor::random({5, 3}, 3);
+  for (float& w : of_classes.data) w = std::abs(w);
+  of_classes.data[3] = 0;
+  Array<std::int32_t> numbers(15);
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    numbers[i] = i % 5 == 1 ? 4 : static_cast<std::int32_t>(i * 7 % 11);
+  }
+  for (const double smoothing : {0.0, 0.3}) {
+    for (const std::int64_t ignored : {4, 99}) {
+      Array<std::int32_t> given = numbers;
+      Tensor targets(logits.shape);
+      for (std::size_t i = 0; i < given.size(); ++i) {
+        if (given[i] == 4) given[i] = static_cast<std::int32_t>(ignored);
+        for (std::size_t c = 0; c < 11 && numbers[i] != 4; ++c) {
+          const double kept = static_cast<std::int32_t>(c) == numbers[i] ? 1 - smoothing : 0;
+          targets.data[i * 11 + c] =
+              static_cast<float>((kept + smoothing / 11) * of_classes.data[c] * of_labels.data[i]);
+        }
+      }
+      LossResults expected = expected_cross_entropy(logits, targets, 4);
+      SparseLabels sparse(logits, given);
+      const LossWeights weights{&of_classes, &of_labels, ignored};
+      // What metrics ask about is the label's class, whatever it weighs.
+      const std::int64_t labels = 4 * 3 - std::count(numbers.begin(), numbers.begin() + 12, 4);
+      Tensor one_hot(logits.shape);
+      for (std::size_t i = 0; i < numbers.size(); ++i) {
+        if (numbers[i] != 4) one_hot.data[i * 11 + static_cast<std::size_t>(numbers[i])] = 1;
+      }
+      const double loss = expected.metrics.loss;
+      const auto counted = static_cast<float>(expected.metrics.labels);  // whose weights are not 0
+      expected.metrics = expected_cross_entropy(logits, one_hot, 4).metrics;
+      expected.metrics.loss = loss;
+      CHECK(expected.metrics.labels == labels);
+      for (float& slope : expected.gradient.data) {
+        slope *= counted / static_cast<float>(labels);
+      }
+      for (unsigned seed = 0; seed < 3; ++seed) {
+        check_losses(run_by_classes(logits, sparse.view(), smoothing, 4, labels, seed, weights),
+                     expected);
+      }
+    }
+  }
+}
+
 // A loss's value and slope at (x, target), and whether x is right.
 struct Point {
   double loss, slope;
@@ -351,14 +452,17 @@ struct Point {
 using Formula = std::function<Point(double x, double target)>;
 
 void check_pointwise(const std::string& type, const Attributes& attributes, Tensor& x,
-                     Tensor& target, bool errors, const Formula& formula) {
+                     Tensor& target, bool errors, const Formula& formula,
+                     Tensor* weights = nullptr) {
   const std::int64_t valid = 7;
   LossResults expected{Tensor({9}), Tensor({9}), Tensor(x.shape), {}};
   expected.metrics.samples = expected.metrics.labels = valid;
   std::vector<double> losses(9);
   for (std::size_t i = 0; i < static_cast<std::size_t>(valid) * 12; ++i) {
     const double error = static_cast<double>(x.data[i]) - target.data[i];
-    const Point point = formula(x.data[i], target.data[i]);
+    Point point = formula(x.data[i], target.data[i]);
+    point.loss *= weights == nullptr ? 1 : weights->data[i / 12];
+    point.slope *= weights == nullptr ? 1 : weights->data[i / 12];
     losses[i / 12] += point.loss / 12;
     expected.metrics.loss += point.loss / 12;
     expected.metrics.correct += point.correct ? 1.0 / 12 : 0;
@@ -368,8 +472,12 @@ void check_pointwise(const std::string& type, const Attributes& attributes, Tens
   }
   for (std::size_t i = 0; i < 9; ++i) expected.losses.data[i] = static_cast<float>(losses[i]);
   for (unsigned seed = 0; seed < 4; ++seed) {
-    check_losses(run_loss(type, attributes, x, view_of(target), valid, valid, seed), expected);
+    check_losses(run_loss(type, attributes, x, view_of(target), valid, valid, seed, weights),
+                 expected);
   }
+  if (weights != nullptr || type == "mean_loss") return;  // which has no labels
+  Tensor each = Tensor::random({9}, 6);
+  check_pointwise(type, attributes, x, target, errors, formula, &each);
 }
 
 TEST_CASE("losses of errors") {
@@ -399,16 +507,28 @@ TEST_CASE("binary_cross_entropy") {
     p.data[i] = 1.0f / (1.0f + std::exp(-x.data[i] / 10));
     target.data[i] = i % 3 == 0 ? std::abs(target.data[i]) : target.data[i] > 0 ? 1.0f : 0.0f;
   }
-  const Attributes of_logits(Entries{{"of", "logits"}});
+  const Attributes of_logits(Entries{{"of", "logits"}, {"positive_weight", "1"}});
   check_pointwise("binary_cross_entropy", of_logits, x, target, false, [](double a, double t) {
     const double s = 1 / (1 + std::exp(-a));
     const double loss = std::max(a, 0.0) - a * t + std::log1p(std::exp(-std::abs(a)));
     return Point{loss, s - t, (a > 0) == (t > 0.5)};
   });
-  const Attributes of_shares(Entries{{"of", "probabilities"}});
+  const Attributes of_shares(Entries{{"of", "probabilities"}, {"positive_weight", "1"}});
   check_pointwise("binary_cross_entropy", of_shares, p, target, false, [](double s, double t) {
     const double loss = -t * std::log(s) - (1 - t) * std::log1p(-s);
     return Point{loss, (s - t) / (s * (1 - s)), (s > 0.5) == (t > 0.5)};
+  });
+  const Attributes rare(Entries{{"of", "logits"}, {"positive_weight", "2.5"}});
+  check_pointwise("binary_cross_entropy", rare, x, target, false, [](double a, double t) {
+    const double s = 1 / (1 + std::exp(-a)), above = std::log1p(std::exp(-std::abs(a)));
+    const double loss = (1 - t) * (std::max(a, 0.0) + above) +  //
+                        2.5 * t * (std::max(-a, 0.0) + above);
+    return Point{loss, (1 - t) * s - 2.5 * t * (1 - s), (a > 0) == (t > 0.5)};
+  });
+  const Attributes common(Entries{{"of", "probabilities"}, {"positive_weight", "0.5"}});
+  check_pointwise("binary_cross_entropy", common, p, target, false, [](double s, double t) {
+    const double loss = -0.5 * t * std::log(s) - (1 - t) * std::log1p(-s);
+    return Point{loss, (1 - t) / (1 - s) - 0.5 * t / s, (s > 0.5) == (t > 0.5)};
   });
   // Certain and wrong: bounded.
   Tensor sure({2, 1}), wrong({2, 1});

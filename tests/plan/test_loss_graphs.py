@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 
+import flexlegion as fl
 from flexlegion import Model, UserError
 from flexlegion.graph.tensor import Tensor
 from flexlegion.objective.losses import (
@@ -14,14 +19,19 @@ from flexlegion.objective.losses import (
     BinaryCrossentropy,
     CategoricalCrossentropy,
     Huber,
+    MeanAbsoluteError,
+    MeanSquaredError,
     SparseCategoricalCrossentropy,
     Written,
+    kept_weights,
     labels_of,
     losses_of,
     output_name,
     parts_of_loss,
 )
 from flexlegion.objective.metrics import MetricSums, goal_of
+from flexlegion.objective.others_losses import loss_of_torch
+from flexlegion.ops.losses import CrossEntropy
 from flexlegion.transforms.losses import add_losses
 
 
@@ -237,3 +247,117 @@ def test_layers_share_weights_and_freeze_them() -> None:
         model.conv2d(x, 4, 1, share=a, name="d")
     with pytest.raises(UserError, match="'d' cannot freeze the weights of 'a', which that one tr"):
         model.conv2d(x, 4, 3, share=a, name="d", trainable=False)
+
+
+WEIGHED = SparseCategoricalCrossentropy(0.1, class_weights=[1.0, 3.0], weighted=True)
+
+
+def test_weights_of_labels_are_inputs_and_those_of_classes_constants() -> None:
+    model, a, b = two_heads()
+    graph = add_losses(model.graph, [a, b], [WEIGHED, Huber(weighted=True)])
+    assert {name: tensor.shape for name, tensor in labels_of(graph).items()} == {
+        "a": (4,),
+        "a.weights": (4,),
+        "b": (4, 3),
+        "b.weights": (4,),
+    }
+    loss = losses_of(graph)["a"]
+    assert [tensor.name for tensor in loss.inputs] == [
+        "loss.a.logit_statistics.log_sum",
+        "loss.a.logit_statistics.rank",
+        "loss.a.logit_statistics.mean",
+        "loss.a.class_weights",
+        "labels.a.weights",
+        "labels.a",
+    ]
+    assert loss.inputs[3].constant
+    assert {tensor.name for tensor in kept_weights(graph)} == {
+        tensor.name for tensor in model.graph.weights
+    }
+    own, statistics = (op for op in graph.operators if op.name in parts_of_loss("loss.a"))
+    assert loss.inputs[3] in statistics.inputs
+    assert statistics.kind.attributes() == {"mean_weight": "2.0"}
+    assert own.kind.attributes() == {}
+    assert loss.kind.attributes() == {
+        "smoothing": "0.1",
+        "classes": "2",
+        "class_weights": "1",
+        "mean_weight": "2.0",
+        "label_weights": "1",
+    }
+
+
+def test_what_counts_is_the_weight_of_a_labels_class() -> None:
+    labels = np.array([[0, 1, -1], [2, 2, -100]], np.int32)
+    plain = CrossEntropy(classes=3, ignored=2)
+    assert plain.counted(labels).tolist() == [[1, 1, 0], [0, 0, 0]]
+    weighed = CrossEntropy(classes=3, class_weights=(0.5, 0.0, 2.0))
+    assert weighed.counted(labels).tolist() == [[0.5, 0, 0], [2, 2, 0]]
+    sums = MetricSums(loss=9, correct=3, labels=4)
+    sums.excess = float(weighed.counted(labels).sum()) - 4
+    assert sums.means(["accuracy"]) == {"loss": 2.0, "accuracy": 0.75}
+
+
+def test_weighed_losses_are_simulated_and_searched_and_not_exported() -> None:
+    net = Model(8)
+    net.dense(net.input((6, 3)), 4, name="kind")
+    plain = fl.simulate(net, "p100x4", loss=SparseCategoricalCrossentropy(0.1))
+    loss = SparseCategoricalCrossentropy(0.1, class_weights=[1, 2, 0, 1], weighted=True)
+    result = fl.simulate(net, "p100x4", loss=loss)
+    assert result.iteration_time_ns >= plain.iteration_time_ns
+    found = fl.search(net, "p100x4", loss=loss, budget="200", seed=1)
+    assert found.iteration_time_ns <= result.iteration_time_ns
+    for to in ("dtensor", "jax"):
+        for refused, part in (
+            (loss, "class_weights"),
+            (SparseCategoricalCrossentropy(weighted=True), "labels with weights"),
+            (SparseCategoricalCrossentropy(ignore_index=0), "an ignore_index from 0 on"),
+            (BinaryCrossentropy(positive_weight=2.0), "a positive_weight"),
+        ):
+            with pytest.raises(UserError, match=f"program for {to} cannot have .* with {part};"):
+                fl.export(net, "p100x4", "data", to=to, loss=refused)
+
+
+OF_TORCH: list[tuple[Any, Any]] = [
+    (torch.nn.CrossEntropyLoss(), SparseCategoricalCrossentropy()),
+    (
+        torch.nn.CrossEntropyLoss(torch.tensor([1.0, 0.5]), ignore_index=1, label_smoothing=0.25),
+        SparseCategoricalCrossentropy(0.25, ignore_index=1, class_weights=[1.0, 0.5]),
+    ),
+    (F.cross_entropy, SparseCategoricalCrossentropy()),
+    (
+        functools.partial(F.cross_entropy, ignore_index=0),
+        SparseCategoricalCrossentropy(ignore_index=0),
+    ),
+    (
+        torch.nn.BCEWithLogitsLoss(pos_weight=torch.tensor([3.0])),
+        BinaryCrossentropy(True, positive_weight=3.0),
+    ),
+    (torch.nn.BCELoss(), BinaryCrossentropy(False)),
+    (torch.nn.MSELoss(), MeanSquaredError()),
+    (F.l1_loss, MeanAbsoluteError()),
+    (torch.nn.HuberLoss(delta=0.5), Huber(0.5)),
+    (torch.nn.SmoothL1Loss(), Huber(1.0)),
+    (torch.nn.NLLLoss(), None),
+    (two_heads, None),
+]
+
+
+@pytest.mark.parametrize(("theirs", "ours"), OF_TORCH)
+def test_losses_of_torch_are_read(theirs: Any, ours: Any) -> None:
+    assert loss_of_torch(theirs) == ours
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (torch.nn.CrossEntropyLoss(reduction="none"), "has reduction='none'"),
+        (functools.partial(F.cross_entropy, reduce=False), "the option 'reduce' of the loss"),
+        (torch.nn.BCELoss(torch.ones(3)), "'weight' of each value is not known in the loss"),
+        (torch.nn.BCEWithLogitsLoss(pos_weight=torch.ones(3)), "pos_weight .* has 3 numbers"),
+        (torch.nn.SmoothL1Loss(beta=2.0), r"beta=2 is Huber\(2\) divided by beta"),
+    ],
+)
+def test_options_of_torch_that_are_not_known(loss: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        loss_of_torch(loss)

@@ -7,18 +7,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 
 from flexlegion import SGD, Model
 from flexlegion.graph.tensor import Tensor
 from flexlegion.layers.layers import Layers
 from flexlegion.objective.losses import (
+    BinaryCrossentropy,
     CategoricalCrossentropy,
+    MeanSquaredError,
     SparseCategoricalCrossentropy,
     Written,
 )
 
 BATCH, SAMPLES, EPOCHS = 5, 13, 2  # a last batch of three
 OPTIMIZER = SGD(0.1, momentum=0.9)
+CLASS_WEIGHTS = [0.5, 2.0, 0.0, 1.5]
 STRATEGIES = ("single", "data", "random:4", "random:11")
 
 Data = dict[str, np.ndarray]
@@ -35,7 +39,8 @@ class Case:
     compiled
         Options of `Model.compile`; of a loss that is a tensor of the model, its name.
     inputs, labels
-        Shapes of a sample's, by name; of class numbers, shape and number of classes.
+        Shapes of a sample's, by name; of class numbers, a list: the number of classes, what does
+        not count, and the shape.
     """
 
     build: Callable[[Model], None]
@@ -52,8 +57,10 @@ class Case:
         }
         y = {}
         for name, shape in self.labels.items():
-            if isinstance(shape, list):  # [number of classes]; some do not count
-                y[name] = rng.integers(-1, shape[0], SAMPLES)
+            if isinstance(shape, list):
+                classes, ignored, its = shape
+                drawn = rng.integers(-1, classes, (SAMPLES, *its))
+                y[name] = np.where(drawn < 0, ignored, drawn)
             else:
                 y[name] = rng.random((SAMPLES, *shape)).astype(np.float32)
         return x, y
@@ -75,6 +82,11 @@ def _tags(m: Model) -> None:
     tags = m.sigmoid(m.dense(h, 5, name="logits"), name="tags")
     sure = m.dense(h, 3, activation="sigmoid", name="sure")
     m.set_outputs([tags, sure])
+
+
+def _steps(m: Model) -> None:
+    h = m.dense(m.input((5, 6), name="x"), 8, activation="tanh", name="trunk")
+    m.dense(h, 4, name="kind")
 
 
 def _smoothed(m: Model) -> None:
@@ -116,7 +128,7 @@ CASES: dict[str, Case] = {
             "metrics": ["accuracy", "mean_absolute_error"],
         },
         {"x": (6,)},
-        {"kind": [4], "size": (2,)},
+        {"kind": [4, -1, ()], "size": (2,)},
     ),
     "one_of_two_is_trained": Case(
         _two_heads,
@@ -137,7 +149,58 @@ CASES: dict[str, Case] = {
         _smoothed,
         {"loss": [SparseCategoricalCrossentropy(0.1), CategoricalCrossentropy(0.2)]},
         {"x": (6,)},
-        {"softmax_1": [4], "shares": (3,)},
+        {"softmax_1": [4, -1, ()], "shares": (3,)},
+    ),
+    "class_weights": Case(
+        _two_heads,
+        {
+            "loss": [
+                torch.nn.CrossEntropyLoss(torch.tensor(CLASS_WEIGHTS), label_smoothing=0.1),
+                MeanSquaredError(weighted=True),
+            ],
+            "loss_weights": [0.7, 2.0],
+            "metrics": ["accuracy", "mean_squared_error"],
+        },
+        {"x": (6,)},
+        {"kind": [4, -100, ()], "size": (2,), "size.weights": ()},
+    ),
+    "ignored_class": Case(
+        _smoothed,
+        {
+            "loss": [
+                SparseCategoricalCrossentropy(ignore_index=2, weighted=True),
+                CategoricalCrossentropy(0.2, weighted=True),
+            ],
+            "metrics": ["accuracy"],
+        },
+        {"x": (6,)},
+        {
+            "softmax_1": [4, 2, ()],
+            "softmax_1.weights": (),
+            "shares": (3,),
+            "shares.weights": (),
+        },
+    ),
+    "steps": Case(
+        _steps,
+        {
+            "loss": SparseCategoricalCrossentropy(
+                0.2, ignore_index=255, class_weights=CLASS_WEIGHTS, weighted=True
+            )
+        },
+        {"x": (5, 6)},
+        {"labels": [4, 255, (5,)], "weights": (5,)},
+    ),
+    "rare_tags": Case(
+        _tags,
+        {
+            "loss": [
+                BinaryCrossentropy(positive_weight=3.0),
+                BinaryCrossentropy(False, positive_weight=0.5, weighted=True),
+            ]
+        },
+        {"x": (6,)},
+        {"tags": (5,), "sure": (3,), "sure.weights": ()},
     ),
     "by_layers": Case(_by_layers, {"loss": "loss_by_hand"}, {"x": (6,), "t": (2,), "w": (1,)}),
     "penalty": Case(

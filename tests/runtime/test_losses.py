@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from launch import run_legate
-from losses_cases import BATCH, CASES, EPOCHS, OPTIMIZER, SAMPLES, STRATEGIES
+from losses_cases import BATCH, CASES, CLASS_WEIGHTS, EPOCHS, OPTIMIZER, SAMPLES, STRATEGIES
 
 pytestmark = pytest.mark.legion
 
@@ -85,6 +85,68 @@ def _smoothed(w: Tensors, x: Tensors, y: Tensors) -> Result:
     return [F.softmax(kind, -1), shares], losses, {}
 
 
+def _class_weights(w: Tensors, x: Tensors, y: Tensors) -> Result:
+    h = _trunk(w, x["x"])
+    kind, size = _dense(w, "kind", h), _dense(w, "size", h)
+    weights = torch.tensor(CLASS_WEIGHTS, dtype=torch.float64)
+    truth = y["kind"]
+    right = (kind.argmax(-1) == truth).double().sum() / (truth >= 0).sum()
+    errors = (size - y["size"]).square().mean(1)
+    losses = {
+        "kind": (F.cross_entropy(kind, truth, weights, label_smoothing=0.1), 0.7),
+        "size": ((errors * y["size.weights"]).mean(), 2.0),
+    }
+    metrics = {"kind_accuracy": right, "size_mean_squared_error": errors.mean()}
+    return [F.softmax(kind, -1), size], losses, metrics
+
+
+def _ignored_class(w: Tensors, x: Tensors, y: Tensors) -> Result:
+    h = _trunk(w, x["x"])
+    kind, shares = _dense(w, "kind", h), _dense(w, "shares", h)
+    truth = y["softmax_1"]
+    counts = truth != 2
+    of_kind = F.cross_entropy(kind, truth, ignore_index=2, reduction="none")
+    of_shares = F.cross_entropy(shares, y["shares"], label_smoothing=0.2, reduction="none")
+    losses = {
+        "softmax_1": ((of_kind * y["softmax_1.weights"]).sum() / counts.sum(), 1.0),
+        "shares": ((of_shares * y["shares.weights"]).mean(), 1.0),
+    }
+    metrics = {
+        "softmax_1_accuracy": ((kind.argmax(-1) == truth) & counts).sum() / counts.sum(),
+        "shares_accuracy": (shares.argmax(-1) == y["shares"].argmax(-1)).double().mean(),
+    }
+    return [F.softmax(kind, -1), shares], losses, metrics
+
+
+def _steps(w: Tensors, x: Tensors, y: Tensors) -> Result:
+    kind = _dense(w, "kind", _trunk(w, x["x"]))
+    weights = torch.tensor(CLASS_WEIGHTS, dtype=torch.float64)
+    truth = y["labels"].flatten()
+    each = F.cross_entropy(
+        kind.flatten(0, 1),
+        truth,
+        weights,
+        ignore_index=255,
+        label_smoothing=0.2,
+        reduction="none",
+    )
+    of_classes = weights[truth.clamp(max=3)] * (truth != 255)
+    return [kind], {"": ((each * y["weights"].flatten()).sum() / of_classes.sum(), 1.0)}, {}
+
+
+def _rare_tags(w: Tensors, x: Tensors, y: Tensors) -> Result:
+    h = _trunk(w, x["x"])
+    logits = _dense(w, "logits", h)
+    sure = torch.sigmoid(_dense(w, "sure", h))
+    truth = y["sure"]
+    of_tags = F.binary_cross_entropy_with_logits(
+        logits, y["tags"], pos_weight=torch.tensor(3.0, dtype=torch.float64)
+    )
+    of_sure = -(0.5 * truth * sure.log() + (1 - truth) * (1 - sure).log()).mean(1)
+    losses = {"tags": (of_tags, 1.0), "sure": ((of_sure * y["sure.weights"]).mean(), 1.0)}
+    return [torch.sigmoid(logits), sure], losses, {}
+
+
 def _by_layers(w: Tensors, x: Tensors, _: Tensors) -> Result:
     size = _dense(w, "size", _trunk(w, x["x"]))
     return [size], {"": (((size - x["t"]) * x["w"]).square().mean(), 1.0)}, {}
@@ -111,13 +173,17 @@ REFERENCES: dict[str, Callable[[Tensors, Tensors, Tensors], Result]] = {
     "autoencoder": _autoencoder,
     "tags": _tags,
     "smoothed": _smoothed,
+    "class_weights": _class_weights,
+    "ignored_class": _ignored_class,
+    "steps": _steps,
+    "rare_tags": _rare_tags,
     "by_layers": _by_layers,
     "penalty": _penalty,
     "function": _function,
     "function_of_few_labels": _function,
 }
 # Where batches differ in how many values count: some labels do not, or a batch has one value.
-UNEVEN = ("two_heads", "smoothed", "penalty")
+UNEVEN = ("two_heads", "smoothed", "penalty", "class_weights", "ignored_class", "steps")
 FROZEN = {"function": "trunk", "function_of_few_labels": "trunk"}
 
 
@@ -202,7 +268,7 @@ SAID = {
     "rows": "all data need the same number of samples, but x has 13, labels.kind has 13, "
     "labels.size has 12",
     "class": "labels.kind: label 4 is out of range; the model has 4 classes, so labels are 0 to 3, "
-    "or -1 for what is not to count",
+    "or -1 or -100 for what is not to count",
     "loader_without_labels": "there are no labels; give them as y",
     "loader_and_labels": "a loader brings its own labels; leave out y",
     "generator": "batches have to be gone through once an epoch, which a generator or iterator "

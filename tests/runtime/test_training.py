@@ -164,8 +164,8 @@ def test_sentences(results: Results) -> None:
         rel=1e-5,
     )
     assert r["nothing counts"] == [
-        f"no label of {data} counts (all are -1), so that there is no loss; give labels, or "
-        "predict without"
+        f"no label of {data} counts (all are -1 or ignored), so that there is no loss; give "
+        "labels, or predict without"
         for data in ("the training data", "the samples")
     ]
     assert r["unchanged"] is True
@@ -230,7 +230,8 @@ def test_use_before_compile_or_after_close_says_what_to_do(results: Results) -> 
 
 
 OUT_OF_RANGE = (
-    "is out of range; the model has 3 classes, so labels are 0 to 2, or -1 for what is not to count"
+    "is out of range; the model has 3 classes, so labels are 0 to 2, or -1 or -100 for what is not "
+    "to count"
 )
 NUMBERS = "all data need the same number of samples, but input_1 has 43, labels has 42"
 

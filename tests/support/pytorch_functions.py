@@ -42,6 +42,9 @@ FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "ceil": torch.ceil,
     "sin": torch.sin,
     "cos": torch.cos,
+    "atan": torch.atan,
+    "asin": torch.asin,
+    "acos": torch.acos,
     "erf": torch.erf,
     "detach": lambda x: x.detach() + 0 * x,  # whose gradient is 0, and not missing
 }

@@ -111,21 +111,33 @@ def diagonal(lowerer: Lowerer, node: Node) -> Value:
 
 @lowers("gather")
 def gather(lowerer: Lowerer, node: Node) -> Value:
-    """Elements along a dimension by constant numbers, the same at all places of the others."""
+    """Elements along a dimension by constant numbers.
+
+    Where these differ along other dimensions, all dimensions between are one, of which elements are
+    taken by their numbers there.
+    """
     source, index = node["self"], node["index"]
-    d = node["dim"] % len(source.shape)
-    if index.op != "constant":
-        raise Unsupported("it reads elements whose place depends on the data")
+    rank = len(source.shape)
+    d = node["dim"] % rank
     numbers = known(index)
-    others = tuple(k for k in range(numbers.ndim) if k != d)
-    first = numbers.min(others, keepdims=True)
-    alike = index.shape[:d] == source.shape[:d] and index.shape[d + 1 :] == source.shape[d + 1 :]
-    if not alike or not np.array_equal(np.broadcast_to(first, numbers.shape), numbers):
-        raise Unsupported("it reads elements whose place differs from row to row")
-    if source.shape[d] % SAMPLES == 0:
+    differ = [k for k in range(rank) if k != d and np.ptp(numbers, axis=k).any()]
+    first, last = min([d, *differ]), max([d, *differ])
+    inside = range(first, last + 1)
+    alike = all(index.shape[k] == source.shape[k] for k in range(rank) if k not in inside)
+    if not alike:
+        raise Unsupported("it reads elements of a part of the rows")
+    if any(source.shape[k] % SAMPLES == 0 for k in inside):
         raise Unsupported("it picks samples")
+    extents, wanted = source.shape[first : last + 1], index.shape[first : last + 1]
+    numbers = numbers[tuple(slice(None) if k in inside else 0 for k in range(rank))]
+    places = [np.broadcast_to(numbers, wanted) if k == d else None for k in inside]
+    own = np.indices(wanted, sparse=True)
+    each = [its if place is None else place for its, place in zip(own, places, strict=True)]
+    picked = np.ravel_multi_index(np.broadcast_arrays(*each), extents)
     value = explicit(lowerer.value(source), source.shape)
-    return taken(lowerer, node, value, d, np.asarray(first.reshape(-1), np.int64))
+    merged = tuple(axis for k in inside for axis in value.seen[k])
+    value = value.with_seen((*value.seen[:first], merged, *value.seen[last + 1 :]))
+    return taken(lowerer, node, value, first, np.asarray(picked, np.int64))
 
 
 @lowers("roll")

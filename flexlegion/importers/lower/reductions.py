@@ -90,8 +90,6 @@ def extreme(lowerer: Lowerer, node: Node) -> tuple[Value, ...]:
     """The largest or smallest elements along a dimension; its gradient goes to the first."""
     if node.get("dim") is None:
         raise Unsupported("it joins samples")
-    if any(user.op == "getitem" and user["index"] != 0 for user in lowerer.users[node]):
-        raise Unsupported("it tells where the elements are")
     x = lowerer.value(node["self"])
     if node.op == "max":
         return (_reduced(lowerer, node, x, "max"),)

@@ -12,8 +12,9 @@ from flexlegion.graph.tensor import Tensor
 from flexlegion.importers.lower.base import Lowerer, Unsupported, first_values, lowers
 from flexlegion.importers.lower.elementwise import align_parts
 from flexlegion.importers.lower.products import WEIGHTS
+from flexlegion.importers.lower.shapes import select
 from flexlegion.importers.program import SAMPLES, Node, Type, known
-from flexlegion.importers.views import Axis, Value, explicit, plain, runs_of
+from flexlegion.importers.views import Axis, Run, Value, explicit, plain, runs_of
 from flexlegion.layers.origin import Layout
 from flexlegion.ops.embedding import Embedding
 from flexlegion.ops.gru import GRU
@@ -199,13 +200,10 @@ def recurrent(lowerer: Lowerer, node: Node) -> tuple[Value, ...]:
         raise Unsupported("its sequences are packed")
     value = lowerer.value(node["input"])
     first = node["hx"] if isinstance(node["hx"], list | tuple) else [node["hx"]]
-    if any(s.op != "constant" or known(s).any() for s in first):
-        raise Unsupported("it begins with a state other than zeros")
+    zeros = all(s.op == "constant" and not known(s).any() for s in first)
     directions = 2 if node["bidirectional"] else 1
     each = 4 if node["has_biases"] else 2
     groups = [node["params"][i : i + each] for i in range(0, len(node["params"]), each)]
-    if len(groups) != node["num_layers"] * directions:
-        raise Unsupported("it projects its states")
     samples, steps = (0, 1) if node["batch_first"] else (1, 0)
     states: list[Operator] = []
     for layer in range(node["num_layers"]):
@@ -222,7 +220,11 @@ def recurrent(lowerer: Lowerer, node: Node) -> tuple[Value, ...]:
             group = groups[layer * directions + direction]
             name = f"{node.path}.layer{layer}{'.reverse' if direction else ''}".lstrip(".")
             name = lowerer.unique(name)
-            operator = _cell(lowerer, node.op, tensor, group, name, bool(direction))
+            tensors = [tensor]
+            if not zeros:
+                number = layer * directions + direction
+                tensors += [_initial(lowerer, node, s, number, value.seen[samples]) for s in first]
+            operator = _cell(lowerer, node.op, tensors, group, name, bool(direction))
             parts.append(operator.output)
             states.append(operator)
         output = parts[0]
@@ -239,8 +241,19 @@ def recurrent(lowerer: Lowerer, node: Node) -> tuple[Value, ...]:
     return (value, *final)
 
 
+def _initial(lowerer: Lowerer, node: Node, states: Node, number: int, samples: Run) -> Tensor:
+    """The state (n, hidden) with which one layer begins in one direction, of those of all."""
+    shape = states.shape[1:]
+    args = {"self": states, "dim": 0, "index": number}
+    one = select(lowerer, Node("select", args, Type(shape, states.type.dtype), node.path))
+    value = lowerer.with_samples(one, shape)
+    if value.seen[0] != samples and len(value.seen[0]) != len(samples):
+        raise Unsupported("its samples are merged otherwise than those of its first state")
+    return lowerer.arranged(value, [value.seen[0], value.seen[1]])
+
+
 def _cell(
-    lowerer: Lowerer, op: str, tensor: Tensor, group: list[Node], name: str, reverse: bool
+    lowerer: Lowerer, op: str, tensors: list[Tensor], group: list[Node], name: str, reverse: bool
 ) -> Operator:
     """One layer in one direction; its gates, the rows of PyTorch's weights, lie within a unit's."""
     hidden, gates = group[1].shape[1], _CELLS[op][0]
@@ -263,7 +276,7 @@ def _cell(
         kind = LSTM(hidden, kernel, recurrent, bias, recurrent_bias, True, reverse)
     else:
         kind = GRU(hidden, kernel, recurrent, bias, recurrent_bias, reverse)
-    return lowerer.apply(kind, [tensor], name, weights)
+    return lowerer.apply(kind, tensors, name, weights)
 
 
 def _states(lowerer: Lowerer, node: Node, layers: list[Operator], output: int) -> Value:

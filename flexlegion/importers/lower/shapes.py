@@ -303,10 +303,11 @@ def _joined(
 
     if node.shape[d] % SAMPLES == 0:
         raise Unsupported("it joins samples")
+    if len(values) == 1:
+        return values[0]
     extents = [1 if stacked else source.shape[d] for source in sources]
     shapes = [(*node.shape[:d], extent, *node.shape[d + 1 :]) for extent in extents]
     parts, place = align_parts(lowerer, values, shapes, d)
     tensors = [lowerer.over_samples(t) if parts.stored[0] else t for t in parts.tensors]
-    if len(tensors) > 1:
-        tensors = [lowerer.model.graph.add(Concat(place), tensors, lowerer.name(node))]
-    return Value(tensors[0], parts.stored, parts.seen)
+    joined = lowerer.model.graph.add(Concat(place), tensors, lowerer.name(node))
+    return Value(joined, parts.stored, parts.seen)

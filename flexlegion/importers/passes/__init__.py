@@ -16,6 +16,7 @@ from flexlegion.importers.passes.norms import (
     recognise_rms_norm,
 )
 from flexlegion.importers.passes.parts import part_parameters
+from flexlegion.importers.passes.ranks import pick_elements
 from flexlegion.importers.passes.rotary import recognise_rotary
 from flexlegion.importers.passes.tokens import look_up_parts, mark_counts
 from flexlegion.importers.passes.top_k import recognise_top_k
@@ -36,6 +37,7 @@ PASSES: tuple[Pass, ...] = (
     recognise_attention,
     recognise_experts,
     recognise_top_k,
+    pick_elements,
     additive_masks,
     fuse_epilogues,
     as_expressions,

@@ -23,9 +23,14 @@ _UNARY = {
     "square": "square", "neg": "neg", "abs": "abs", "sin": "sin", "cos": "cos", "erf": "erf",
     "reciprocal": "reciprocal", "relu6": "relu6", "log1p": "log1p", "expm1": "expm1",
     "detach": "detach", "mish": "mish", "log_sigmoid": "log_sigmoid", "sign": "sign",
-    "floor": "floor", "ceil": "ceil", "sgn": "sign", "special_expit": "sigmoid",
-    "special_erf": "erf", "special_expm1": "expm1", "special_log1p": "log1p",
+    "floor": "floor", "ceil": "ceil", "sgn": "sign", "special_expit": "sigmoid", "atan": "atan",
+    "asin": "asin", "acos": "acos", "special_erf": "erf", "special_expm1": "expm1",
+    "special_log1p": "log1p",
 }  # fmt: skip
+# Functions that PyTorch has under a second name.
+_ALIASES = {
+    f"arc{name}": f"a{name}" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "tan2")
+}
 # Functions that are formulas of those; where one has branches, none divides by zero in the other.
 _FORMULAS = {
     "tan": "(sin(a) / cos(a))", "sinh": "(0.5 * (expm1(a) - expm1(-a)))",
@@ -51,6 +56,14 @@ _BINARY = {
     "xlogy": "where(((a == 0.0) * (b <= 0.0)), 0.0, "
     "(a * log(where(((a == 0.0) * (b <= 0.0)), 1.0, b))))",
 }  # fmt: skip
+# An angle of up to 45 degrees by the smaller over the larger, and where it begins.
+_SMALLER = "(abs(a) <= abs(b))"
+_BINARY["atan2"] = (
+    f"(where({_SMALLER}, 1.0, -1.0) * atan(where({_SMALLER}, a, b) / "
+    f"where({_SMALLER}, where((b == 0.0), 1.0, b), a)) + "
+    f"where({_SMALLER}, where((b < 0.0), where((a < 0.0), -3.141592653589793, 3.141592653589793), "
+    "0.0), 1.5707963267948966 * sign(a)))"
+)
 _COMPARED = ("eq", "ne", "lt", "le", "gt", "ge")
 _LOGIC = {"and": "(a * b)", "or": "maximum(a, b)", "xor": "(a != b)"}
 
@@ -157,6 +170,7 @@ def _formula(node: Node) -> Formula | None:
     op = node.op.strip("_").removeprefix("logical_").removeprefix("bitwise_")
     if not isinstance(node.args, dict) or node.type is None or isinstance(node.type, tuple):
         return None
+    op = _ALIASES.get(op, op)
     own = _SPECIAL.get(op)
     if own is not None:
         return own(node)

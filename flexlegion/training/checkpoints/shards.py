@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flexlegion.graph.tensor import Tensor
+from flexlegion.objective.losses import kept_weights
 from flexlegion.objective.optimizers import EMA, Optimizer
 from flexlegion.training.checkpoints.files import Array, Box, key_of
 from flexlegion.training.program import HostShard, Program
@@ -36,7 +37,7 @@ class Kept:
 
 def weights_of(program: Program) -> list[Kept]:
     """The weights: parameters, running averages, and arrays that nothing changes."""
-    return [Kept(tensor.name, tensor) for tensor in program.plan.graph.weights]
+    return [Kept(tensor.name, tensor) for tensor in kept_weights(program.plan.graph)]
 
 
 def states_of(program: Program, optimizer: Optimizer) -> list[Kept]:

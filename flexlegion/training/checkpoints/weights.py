@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -44,6 +44,21 @@ if TYPE_CHECKING:
 
 _SHOWN = 3  # names in a message
 _EMA = f"/{EMA}"  # behind a weight's name, that of its moving average
+
+
+class Unmatched(NamedTuple):
+    """In what a file of weights and a model differ, by names.
+
+    Attributes
+    ----------
+    missing : list of str
+        Weights that the file does not have: they stay as they are.
+    unexpected : list of str
+        What the file has, and the model does not: it is not used.
+    """
+
+    missing: list[str]
+    unexpected: list[str]
 
 
 def save_weights(path: str | Path, weights: Mapping[str, Array]) -> None:
@@ -146,32 +161,105 @@ def fitted(
         name in arrays and arrays[name].shape == shapes[name] for name in needed
     )
     if origin is not None and not ours:
-        arrays = _from_module(arrays, origin, source)
+        arrays, unmatched = _from_module(arrays, origin, source)
+        for name in unmatched.missing[:1]:
+            raise UserError(
+                f"{source}: the weights are those of another model: it has no '{printable(name)}'"
+            )
     missing, extra = needed - arrays.keys(), arrays.keys() - shapes.keys()
     if missing or extra:
         parts = [f"it has no {_some(missing)}"] if missing else []
         parts += [f"the model has no {_some(extra)}"] if extra else []
         raise UserError(f"{source}: the weights are those of another model: {'; '.join(parts)}")
+    _check_shapes(arrays, shapes, source)
+    return dict(arrays)
+
+
+def matched(
+    arrays: Mapping[str, Array],
+    shapes: Mapping[str, tuple[int, ...]],
+    needed: set[str],
+    origin: Origin | None,
+    source: str,
+) -> tuple[dict[str, Array], Unmatched]:
+    """Those of the arrays that are a model's weights, and what does not match.
+
+    An imported model's are read by the module's names or by ours, whichever the file has more of.
+
+    Parameters
+    ----------
+    arrays, shapes, needed, origin, source
+        As `fitted` takes them.
+
+    Raises
+    ------
+    UserError
+        If no array is a weight of the model, one has another shape, or names do not tell whether
+        the arrays are stored as the module's or as ours.
+    """
+    found = {name: array for name, array in arrays.items() if name in shapes}
+    unmatched = Unmatched(sorted(needed - found.keys()), sorted(arrays.keys() - shapes.keys()))
+    known = set() if origin is None else _known(arrays, origin)
+    if origin is not None and known and len(known) >= len(found):
+        of_module, their = _from_module(arrays, origin, source)
+        if (
+            len(known) == len(found)
+            and found.keys() == known
+            and not _same_arrays(found, of_module)
+        ):
+            raise UserError(
+                f"{source}: the names of its weights, as {_some(known)}, are the module's and "
+                "ours, and do not tell as which of both they are stored"
+            )
+        missing = {place.weight for name in their.missing for place in origin.places[name]}
+        others = needed - of_module.keys() - missing
+        found, unmatched = of_module, their._replace(missing=sorted({*their.missing, *others}))
+    if not found:
+        raise UserError(
+            f"{source}: the weights are those of another model: the model has no "
+            f"{_some(arrays.keys())}"
+        )
+    _check_shapes(found, shapes, source)
+    return found, unmatched
+
+
+def _known(arrays: Mapping[str, Array], origin: Origin) -> set[str]:
+    """The names in a file that are those of the module's parameters."""
+    names = {alias for name in origin.places for alias in (name, *origin.aliases.get(name, ()))}
+    prefix = _prefix(arrays, names)
+    return {prefix(name) for name in names} & arrays.keys()
+
+
+def _same_arrays(a: Mapping[str, Array], b: Mapping[str, Array]) -> bool:
+    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
+
+
+def _check_shapes(
+    arrays: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]], source: str
+) -> None:
     for name, array in arrays.items():
         if array.shape != shapes[name]:
             raise UserError(
                 f"{source}: '{name}' has shape {list(array.shape)}, but the model's has "
                 f"{list(shapes[name])}"
             )
-    return dict(arrays)
 
 
-def _from_module(arrays: Mapping[str, Array], origin: Origin, source: str) -> dict[str, Array]:
+def _from_module(
+    arrays: Mapping[str, Array], origin: Origin, source: str
+) -> tuple[dict[str, Array], Unmatched]:
     """Our weights of arrays by the names of the module's parameters, whose shapes they have."""
     names = {name: {name, *origin.aliases.get(name, ())} for name in origin.places}
     prefix = _prefix(arrays, set().union(*names.values()))
     weights: dict[str, Array] = {}
+    missing: list[str] = []
+    known = {prefix(name) for name in origin.buffers}
     for name, places in origin.places.items():
         found = sorted(prefix(alias) for alias in names[name] if prefix(alias) in arrays)
+        known.update(found)
         if not found:
-            raise UserError(
-                f"{source}: the weights are those of another model: it has no '{printable(name)}'"
-            )
+            missing.append(name)
+            continue
         array = arrays[found[0]]
         if array.shape != origin.shapes[name]:
             raise UserError(
@@ -192,7 +280,9 @@ def _from_module(arrays: Mapping[str, Array], origin: Origin, source: str) -> di
                 f"{source}: the buffer '{printable(name)}' has other values than the module had, "
                 "and what was computed of them is part of the model; import the module with these"
             )
-    return weights
+    # Batch normalisation counts its batches, which nothing reads that can be imported.
+    others = {key for key in arrays if not key.endswith("num_batches_tracked")}
+    return weights, Unmatched(missing, sorted(others - known))
 
 
 def _same(array: Array, buffer: Array) -> bool:
@@ -239,6 +329,6 @@ def _of_checkpoint(path: Path, averages: bool) -> dict[str, Array]:
     return {name: checkpoint.read(key) for name, key in weights.items()}
 
 
-def _some(names: set[str]) -> str:
+def _some(names: Set[str]) -> str:
     shown = ", ".join(f"'{printable(name, 80)}'" for name in sorted(names)[:_SHOWN])
     return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
