@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from pytorch.models import hugging_face
 
 import flexlegion as fl
 from flexlegion.analysis.setting import Setting, network_of
@@ -75,17 +75,19 @@ def test_the_zoos() -> None:
     assert experts.block == with_(LIKE_LLAMA, base=1e6, experts=4, chosen=2)
 
 
-def hugging_face(module: torch.nn.Module) -> Decoder:
+def imported(module: torch.nn.Module) -> Decoder:
     return read(fl.from_torch(module, {"input_ids": torch.zeros(4, 16, dtype=torch.int64)}))
 
 
 def test_hugging_faces() -> None:
     sizes = {"n_layer": 2, "n_head": 4, "n_embd": 64, "vocab_size": 96, "n_positions": 32}
     tokens = {"bos_token_id": 0, "eos_token_id": 0}
-    gpt = hugging_face(GPT2LMHeadModel(GPT2Config(use_cache=False, **sizes, **tokens)))
+    library = hugging_face()
+    config = library.GPT2Config(use_cache=False, **sizes, **tokens)
+    gpt = imported(library.GPT2LMHeadModel(config))
     block = with_(LIKE_GPT, dropout=0.1, attention_dropout=0.1)
     assert gpt == Decoder(2, 64, 96, 16, 32, True, block)
-    config = LlamaConfig(
+    config = library.LlamaConfig(
         num_hidden_layers=2,
         hidden_size=64,
         intermediate_size=96,
@@ -96,7 +98,7 @@ def test_hugging_faces() -> None:
         rms_norm_eps=1e-5,
         use_cache=False,
     )
-    llama = hugging_face(LlamaForCausalLM(config))
+    llama = imported(library.LlamaForCausalLM(config))
     assert llama == Decoder(2, 64, 96, 16, 0, False, LIKE_LLAMA)
 
 
