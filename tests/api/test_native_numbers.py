@@ -81,7 +81,7 @@ def _numbers(value: ast.expr) -> bool:
         "TRAIN, EVALUATE, PREDICT = 1, 2, 4",
         "STAGED, NORM = -1, -2",
         'PRIVILEGES = ("read", "write", "read-write")',
-        'ALGORITHMS = ["full", "delta"]',
+        'ALGORITHMS = ["full", "delta", "unfolded"]',
     ],
 )
 def test_numbers_are_found(text: str) -> None:

@@ -27,8 +27,10 @@ class WideDeep(Twin):
         embedding: int,
         layers: int,
         hidden: int,
+        dropout: float,
     ) -> None:
         super().__init__()
+        self.dropout = nn.Dropout(dropout)
         self.each = fields // tables
         wide_rows = rows if wide_rows is None else wide_rows
         wide_tables = tables
@@ -65,7 +67,7 @@ class WideDeep(Twin):
         x = _looked_up(self.deep, torch.split(categories, self.each, 1))
         x = torch.cat([x.flatten(1), numbers], 1)
         for layer in self.dense:
-            x = F.relu(layer(x))
+            x = self.dropout(F.relu(layer(x)))
         return wide.sum(1) + self.linear(numbers) + self.output(x)  # type: ignore[no-any-return]
 
 
