@@ -15,6 +15,8 @@ from flexlegion.sim.simulator import judge
 from flexlegion.strategy.strategy import ResolvedStrategy
 
 SEARCHED = 2  # numbers
+# When the starts have taken such a share of the budget, and some fit, no larger number is tried.
+STARTS_SHARE = 0.5
 
 
 class Case(NamedTuple):
@@ -25,7 +27,12 @@ class Case(NamedTuple):
     notes: tuple[str, ...]
 
 
-def in_rounds(network: Network, most: int, case_of: Callable[[Network], Case]) -> list[Case]:
+def in_rounds(
+    network: Network,
+    most: int,
+    case_of: Callable[[Network], Case],
+    used: Callable[[], float] = lambda: 0.0,
+) -> list[Case]:
     """The numbers of micro-batches whose starts are the fastest, as cases; the fastest first.
 
     If no start fits into memory with any number, the largest number.
@@ -38,6 +45,8 @@ def in_rounds(network: Network, most: int, case_of: Callable[[Network], Case]) -
         So many at most; numbers are powers of two.
     case_of
         What is searched of a network.
+    used
+        The share of the budget that is used up; 0: it is not one of time.
 
     Raises
     ------
@@ -61,6 +70,9 @@ def in_rounds(network: Network, most: int, case_of: Callable[[Network], Case]) -
         told.append(f"{number:,} ({'does not fit' if fastest is None else duration(fastest)})")
         number *= 2
         if number > most:
+            break
+        if fitting and used() > STARTS_SHARE:
+            told.append(f"{number:,} and more (not tried, as half of the budget is used up)")
             break
         training = replace(network.training, micro_batches=number)
         try:

@@ -286,7 +286,7 @@ def search(
         if most_micro_batches is None:
             cases = [case_of(network)]
         else:
-            cases = in_rounds(network, most_micro_batches, case_of)
+            cases = in_rounds(network, most_micro_batches, case_of, used)
         for number, (setting, starts, notes) in enumerate(cases):
             share = limits
             if limits.seconds is not None:  # of what the starts, and searches before, have left

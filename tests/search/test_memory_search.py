@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 import flexlegion as fl
+from flexlegion.analysis.number_of_rounds import Case, in_rounds
+from flexlegion.analysis.setting import Setting
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.known_strategies import named
 from flexlegion.machine.topology import Topology
@@ -160,3 +162,21 @@ def test_batches_that_cannot_be_divided() -> None:
     options = {"proposals": 20, "chains": 1, "progress": False}
     found = fl.search(network, machine_of(1 << 40), most_micro_batches=16, **options)
     assert "4 (not possible: a batch of 6 samples cannot be divided" in found.notes[0]
+
+
+def test_numbers_are_not_tried_when_half_of_the_budget_is_used_up() -> None:
+    """Once some number fits."""
+    network = Network.of(build("gpt", 16, **SIZES))
+    tried: list[int] = []
+
+    def case_of(network: Network) -> Case:
+        tried.append(network.training.micro_batches)
+        setting = Setting.of(network, machine_of(1 << 40))
+        return Case(setting, {"data": named("data", setting.problem)}, ())
+
+    (case,) = in_rounds(network, 16, case_of, lambda: 0.6)
+    assert tried == [1]
+    assert "2 and more (not tried, as half of the budget is used up)" in case.notes[0]
+    tried.clear()
+    in_rounds(network, 4, case_of, lambda: 0.4)
+    assert tried == [1, 2, 4]
