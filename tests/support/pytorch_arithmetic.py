@@ -8,6 +8,7 @@ from pytorch_layers import Case, Layer, conv2d, dense
 from flexlegion.ops.formula import FUNCTIONS
 
 POSITIVE = ("log", "log1p", "sqrt", "rsqrt", "reciprocal")
+WITHIN_ONE = ("asin", "acos")
 
 
 def elementwise(formula: str, *of: int) -> Layer:
@@ -21,6 +22,7 @@ def arithmetic_cases() -> dict[str, Case]:
     for name in FUNCTIONS:
         spread = "abs(x0) * 2 + 0.3" if name in POSITIVE else "x0 * 3"
         spread = "x0" if name.startswith("exp") else spread
+        spread = "tanh(x0) * 0.9" if name in WITHIN_ONE else spread
         layers = (elementwise(spread), elementwise(f"{name}(x0)"))
         cases[f"function_{name}"] = Case((4, 5), layers)
     for name in ("silu", "hardswish", "leaky_relu"):
