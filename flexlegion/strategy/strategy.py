@@ -268,6 +268,19 @@ class ResolvedStrategy(Strategy):
         self.machine = machine
         self.known: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickles: what others know stays here."""
+        return {name: value for name, value in vars(self).items() if name != "known"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, known=WeakKeyDictionary())
+
+    def with_origin(self, source: str, found: Mapping[str, Any]) -> Self:
+        """As of any `Strategy`; what is known of this one holds for that, too."""
+        twin = super().with_origin(source, found)
+        twin.known = self.known
+        return twin
+
     def changed(self, configs: Mapping[str, ParallelConfig]) -> ResolvedStrategy:
         """The same with other configurations of some operators, which alone are checked.
 
