@@ -102,3 +102,17 @@ TEST_CASE("a route may pass a link twice, and the path to the end is finite") {
   CHECK(coarse.iteration_time() > 0);
   CHECK(coarse.sketch().critical_path().size() < 20);
 }
+
+TEST_CASE("what has too many transfers to simulate need not be sketched") {
+  const Exchange net;
+  Bench bench(net.graph, all_to_all(4));
+  const PricedStrategy strategy = net.on(bench, {0, 1, 2, 3});
+  Simulator coarse(bench.problem, Detail::bundles);
+  coarse.set(strategy);
+  const std::int64_t all = coarse.graph().all_tasks();
+  CHECK(all > coarse.graph().tasks());
+  coarse.most_transfers = all;
+  CHECK(coarse.judge(strategy, kNever) == Verdict::simulated);
+  coarse.most_transfers = all - 1;
+  CHECK(coarse.judge(strategy, kNever) == Verdict::too_fine);
+}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+
+import numpy as np
 import pytest
 from deltas import topology_of
 from simulated import ArbitraryCosts, images, problem_of, sequences, strategy_of
@@ -29,9 +32,11 @@ def test_time(network, machine: str, rounds: int) -> None:
     for spec in SPECS:
         strategy = strategy_of(its, spec)
         time = full(its, strategy).iteration_time_ns
-        assert judge(its, strategy)[:2] == (time, 0)
-        assert judge(its, strategy, time)[:2] == (time, 0)
-        assert judge(its, strategy, time - 1)[:2] == (None, 0)
+        for again in (strategy, strategy.changed({})):  # known already, and not
+            assert judge(its, again, time - 1)[:2] == (None, 0)
+            assert judge(its, again, time)[:2] == (time, 0)
+            assert judge(its, again)[:2] == (time, 0)
+            assert judge(its, again, time - 1)[:2] == (None, 0)
         tasks = len(full(its, strategy).tasks)  # what ends the iteration is there once
         assert tasks <= judge(its, strategy).tasks <= rounds * tasks
 
@@ -48,6 +53,30 @@ def test_what_does_not_fit() -> None:
     missing = sum(need - (least - 1) for need in needs.values())
     assert judge(small, strategy)[:2] == (None, missing)
     assert not full(small, strategy).fits
+
+
+def test_who_asks_again_is_told_the_same() -> None:
+    """Also of the timeline, whose tasks are simulated when somebody looks at them."""
+    its = problem(images, "p100x4", 2)
+    strategy = strategy_of(its, "data")
+    judged = judge(its, strategy)
+    assert judge(its, strategy) is judged
+    first, second = full(its, strategy), full(its, strategy.with_origin("file", {}))
+    assert second.strategy.source == "file"
+    assert second.iteration_time_ns == first.iteration_time_ns
+    assert np.array_equal(first.tasks, second.tasks)
+    other = problem(images, "p100x4", 4)
+    assert judge(other, strategy_of(other, "data")).tasks > judged.tasks
+
+
+def test_pickled_strategies_know_nothing() -> None:
+    its = problem(images, "p100x4")
+    strategy = strategy_of(its, "data")
+    judge(its, strategy)
+    twin = pickle.loads(pickle.dumps(strategy))
+    assert dict(twin) == dict(strategy)
+    assert strategy.known
+    assert not twin.known
 
 
 def test_negative_limit() -> None:
