@@ -264,7 +264,8 @@ def test_every_public_function_is_tried() -> None:
     other = {
         "B", "P", "Callback", "DivergenceError", "UserError", "History", "ParallelConfig",
         "Strategy", "Topology", "TuneResult", "library_folder", "load_kernels",
-        "register_functions", "register_search", "register_strategy", "set_threads", "TensorBoard", "tune",
+        "register_functions", "register_search", "register_strategy", "set_threads",
+        "TensorBoard", "tune",
     }  # fmt: skip
     assert set(fl.__all__) - other <= known
 
