@@ -86,11 +86,8 @@ class ExportedConfiguration(Exported):
             ]
         lines += [f"otherwise: {each}" for each in self.lost]
         ratio = self.iteration_time_ns / max(self.given_time_ns, 1)
-        runner = (
-            ""
-            if self.given_program_time_ns is None
-            else (f" (the strategy's as such a program {duration(self.given_program_time_ns)})")
-        )
+        before = self.given_program_time_ns
+        runner = "" if before is None else f" (the strategy's as such a program {duration(before)})"
         lines += [
             f"an iteration is simulated at {duration(self.iteration_time_ns)}, {ratio:.2f}x the "
             f"strategy's {duration(self.given_time_ns)} in flexlegion's runtime; as {self.target} "

@@ -11,7 +11,7 @@ from flexlegion.base.errors import UserError
 from flexlegion.console.text import duration
 from flexlegion.networks.network import Network
 from flexlegion.objective.training import check_micro_batches
-from flexlegion.sim.simulator import judge
+from flexlegion.sim.simulator import judge, price
 from flexlegion.strategy.strategy import ResolvedStrategy
 
 SEARCHED = 2  # numbers
@@ -96,8 +96,8 @@ def _fastest(case: Case) -> int | None:
     for start in case.starts.values():
         its = judge(problem, start, 0, "bundles")
         if its.time_ns is not None:
-            sketched.append((its.time_ns, start))
+            sketched.append((its.time_ns, its.all_tasks, start))
     if not sketched:
         return None
-    least, start = min(sketched, key=lambda its: its[0])
-    return judge(problem, start).time_ns or least
+    least, tasks, start = min(sketched, key=lambda its: its[0])
+    return price(problem, start, tasks).time_ns or least

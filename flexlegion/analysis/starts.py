@@ -21,10 +21,12 @@ MOST_MEMORIES = 1024
 SMALL = 128
 # Of a random strategy, everything moves between all devices; OptCNN's costs are of all pairs.
 MOST_DEVICES = {"random": 64, "optcnn": 512, "optcnn-coarse": 256}
-# OptCNN's strategies know no stages, so everything moves between all devices in each micro-batch.
-# Of so many devices times micro-batches, none could ever be simulated.
-MOST_OPTCNN = 16_384
-# A start that takes seconds to simulate is left out if it is so many times slower than another one.
+# OptCNN's strategies know no stages, so much moves between all devices in each micro-batch. Of
+# Llama-3 70B on 512 GPUs in 64 micro-batches, the costs took 20 s of a core, and the strategy had
+# too many tasks to be simulated. Where there are more micro-batches than that, so many devices:
+MANY_ROUNDS, MOST_IN_ROUNDS = 32, 256
+# A start that takes seconds to simulate is left out if it is so many times slower than another one,
+# unless it was asked for.
 TOO_SLOW = 2.0
 
 
@@ -106,25 +108,24 @@ def starts_of(
     fast = first is not None and first.time_ns is not None and first.time_ns < MAX_TIME_NS
     if fast and len(problem.devices) * problem.graph.micro_batches <= SMALL:
         return starts, tuple(notes)
-    left, large = _simulated(starts, problem, fast)
+    left, large = _simulated(starts, problem, fast, asked_for=specs is not None)
     return left, (*notes, *large)
 
 
 def _is_too_large(start: str, problem: Problem) -> bool:
     """Whether a start would take longer to make, or to simulate, than it is worth."""
-    devices = len(problem.devices)
-    every = devices * problem.graph.micro_batches
-    return devices > MOST_DEVICES.get(start, MOST_MEMORIES) or (
-        start.startswith("optcnn") and every > MOST_OPTCNN
-    )
+    most = MOST_DEVICES.get(start, MOST_MEMORIES)
+    if start == "optcnn" and problem.graph.micro_batches > MANY_ROUNDS:
+        most = MOST_IN_ROUNDS
+    return len(problem.devices) > most
 
 
 def _simulated(
-    starts: dict[str, ResolvedStrategy], problem: Problem, fast: bool
+    starts: dict[str, ResolvedStrategy], problem: Problem, fast: bool, asked_for: bool
 ) -> tuple[dict[str, ResolvedStrategy], list[str]]:
     """The starts that can be simulated, and what is to be said of the others.
 
-    `fast`: one of them is known not to take longer than is simulated.
+    `fast`: one of them is known not to take longer than is simulated. `asked_for`: slow ones stay.
     """
     left, notes = {}, []
     slow: ResolvedStrategy | None = None
@@ -137,7 +138,7 @@ def _simulated(
     for name, strategy in starts.items():
         its = judged[name]
         times = (its.time_ns or 0) / (judged[fastest].time_ns or 1) if fastest else 0
-        if its.can_be_simulated and (times <= TOO_SLOW or its.all_tasks < LARGE):
+        if its.can_be_simulated and (asked_for or times <= TOO_SLOW or its.all_tasks < LARGE):
             left[name] = strategy
         elif its.can_be_simulated:
             notes.append(

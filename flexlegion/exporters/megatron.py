@@ -6,9 +6,11 @@ file makes options, in Megatron-LM core_v0.19.0 (commit 5be9626).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import ceil
+from typing import ClassVar
 
+from flexlegion.base.errors import UserError
 from flexlegion.exporters.decoder import Activation
 from flexlegion.exporters.job import Job, System, decay_of, is_coupled, layers_of
 from flexlegion.exporters.nearest import Nearest
@@ -38,11 +40,9 @@ class Megatron(System):
     version = "Megatron-LM core_v0.19.0"
     runner = "megatron"
     again = ("none", "attention", "full", "blocks")
-    shards = {1: 1, 2: 2, 3: 3}  # noqa: RUF012
+    shards: ClassVar[Mapping[int, int]] = {1: 1, 2: 2, 3: 3}
 
     def check(self, job: Job) -> None:
-        from flexlegion.base.errors import UserError
-
         super().check(job)
         block, optimizer = job.decoder.block, job.training.optimizer
         if (block.activation, block.gated) not in _ACTIVATIONS:

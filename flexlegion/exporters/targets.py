@@ -133,17 +133,22 @@ def padding_of(graph: Graph, strategy: ResolvedStrategy) -> str | None:
     Tokens are the rows of tables and the classes of a loss.
     """
     cuts: dict[int, int] = {}  # of so many tokens, into how many parts operators cut them together
+    rows: set[int] = set()  # of tables
     for op in graph.operators:
         degrees = strategy[op.name].degrees
         for dim, extent, degree in zip(op.dims, op.space, degrees, strict=True):
+            if dim.name == "row":
+                rows.add(extent)
             if dim.name == "row" or (dim.name == "class" and op.kind.part_of_loss):
                 cuts[extent] = lcm(cuts.get(extent, 1), degree)
     for extent, parts in cuts.items():
         if extent % parts:
             padded = -(-extent // parts) * parts
+            what = "tokens" if extent in rows else "classes"
             return (
-                f"the vocabulary of {extent:,} is not cut evenly into {parts} parts; give the "
-                f"model {padded:,} tokens, some of which no data have, and it is"
+                f"{'the vocabulary' if extent in rows else 'the output'} of {extent:,} is not cut "
+                f"evenly into {parts} parts; give the model {padded:,} {what}, some of which no "
+                "data have, and it is"
             )
     return None
 

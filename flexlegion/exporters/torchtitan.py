@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 from flexlegion.base.errors import UserError
 from flexlegion.exporters.decoder import Block, Decoder
@@ -60,7 +61,7 @@ class Torchtitan(System):
     version = "torchtitan 0.3.0"
     runner = "pytorch"
     again = ("none", "full", "half")
-    shards = {1: 2, 2: 2, 3: 3}  # noqa: RUF012
+    shards: ClassVar[Mapping[int, int]] = {1: 2, 2: 2, 3: 3}
 
     def check(self, job: Job) -> None:
         super().check(job)

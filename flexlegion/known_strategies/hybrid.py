@@ -51,8 +51,7 @@ def three_d(problem: Problem) -> Strategy:
             "strategy '3d' has micro-batches go from stage to stage, but a batch goes through in "
             "one piece (see --micro-batches)"
         )
-    divisions = [_Division(*its) for its in _factors(problem.devices, graph.micro_batches)]
-    found = _tried(problem, divisions, [])
+    found = _tried(problem, _divisions(problem.devices, graph.micro_batches), [])
     if not found:
         raise DoesNotApply("strategy '3d' finds no way to divide this model and batch")
     for changed in ({"runs": 2}, {"spare": 2}):
@@ -110,27 +109,30 @@ def _tried(
     def attempt(division: _Division, strategy: ResolvedStrategy) -> None:
         limit = limit_ns()
         its = fitting(problem, strategy, limit, simulable=limit > 0)
-        if limit > 0 and not its.judged.fits:
-            return
         large = not its.judged.can_be_simulated
-        if not its.judged.fits:
-            key = (True, large, its.judged.missing_bytes)
-        elif its.judged.time_ns is not None:
+        if its.judged.time_ns is not None:
             key = (False, large, its.judged.time_ns)
+        elif limit == 0 and not its.judged.fits:
+            key = (True, large, its.judged.missing_bytes)
         else:
             return
         every.append(_Found(key, its.strategy, division, its.judged.all_tasks))
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for job in [pool.submit(attempt, *its) for its in strategies]:
-            job.result()
+        jobs = [pool.submit(attempt, *its) for its in strategies]
+        try:
+            for job in jobs:
+                job.result()
+        except BaseException:  # Ctrl-C waits for those that have begun, not for all
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     late_ns = limit_ns()
     kept = [its for its in every if its.key[0] or late_ns == 0 or its.key[2] <= late_ns]
     return sorted(kept, key=lambda its: (its.key, its.division))
 
 
-def _factors(devices: Devices, rounds: int) -> list[tuple[int, int]]:
-    """(tensor, pipeline): devices that share a layer, all of one node, and stages.
+def _divisions(devices: Devices, rounds: int) -> list[_Division]:
+    """All by devices that share a layer, which are of one node, and stages.
 
     Those come first that leave the fewest devices to split samples: their task graphs are the
     smallest, and what is then found to be slower than the fastest so far costs little.
@@ -138,13 +140,13 @@ def _factors(devices: Devices, rounds: int) -> list[tuple[int, int]]:
     count = len(devices.preferred)
     node = min(map(len, devices.preferred_by_node))
     every = [
-        (tensor, pipeline)
+        _Division(tensor, pipeline)
         for tensor in range(1, node + 1)
         if node % tensor == 0 and count % tensor == 0
         for pipeline in range(1, min(count // tensor, rounds) + 1)
         if count // tensor % pipeline == 0
     ]
-    return sorted(every, key=lambda its: (-its[0] * its[1], -its[0]))
+    return sorted(every, key=lambda its: (-its.tensor * its.pipeline, -its.tensor))
 
 
 def stages(

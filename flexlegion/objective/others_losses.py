@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from flexlegion.base.arguments import takes
@@ -22,25 +22,21 @@ from flexlegion.objective.losses import (
 # Libraries whose losses are functions of their own tensors.
 _FOREIGN = {"torch", "torchvision", "tensorflow", "keras", "jax", "optax", "flax"}
 
-Options = Mapping[str, Any]
+# Of a loss; each of the functions below takes out what it knows.
+Options = dict[str, Any]
 
 
 def _cross_entropy(options: Options) -> Loss:
-    weight = options.get("weight")
+    weight = options.pop("weight", None)
     return SparseCategoricalCrossentropy(
-        float(options.get("label_smoothing", 0.0)),
-        ignore_index=int(options.get("ignore_index", -100)),
+        float(options.pop("label_smoothing", 0.0)),
+        ignore_index=int(options.pop("ignore_index", -100)),
         class_weights=None if weight is None else [float(w) for w in weight.tolist()],
     )
 
 
 def _of_logits(options: Options) -> Loss:
-    if options.get("weight") is not None:
-        raise UserError(
-            "'weight' of each value is not known in the loss BCEWithLogitsLoss; give "
-            "BinaryCrossentropy(weighted=True), and a weight for each sample with the labels"
-        )
-    positive = options.get("pos_weight")
+    positive = options.pop("pos_weight", None)
     if positive is not None and positive.numel() != 1:
         raise UserError(
             f"pos_weight of BCEWithLogitsLoss has {positive.numel()} numbers, but all labels have "
@@ -50,12 +46,7 @@ def _of_logits(options: Options) -> Loss:
     return BinaryCrossentropy(from_logits=True, positive_weight=weight)
 
 
-def _of_probabilities(options: Options) -> Loss:
-    if options.get("weight") is not None:
-        raise UserError(
-            "'weight' of each value is not known in the loss BCELoss; give "
-            "BinaryCrossentropy(weighted=True), and a weight for each sample with the labels"
-        )
+def _of_probabilities(_: Options) -> Loss:
     return BinaryCrossentropy(from_logits=False)
 
 
@@ -68,11 +59,11 @@ def _mean_absolute_error(_: Options) -> Loss:
 
 
 def _huber(options: Options) -> Loss:
-    return Huber(float(options.get("delta", 1.0)))
+    return Huber(float(options.pop("delta", 1.0)))
 
 
 def _smooth_l1(options: Options) -> Loss:
-    beta = float(options.get("beta", 1.0))
+    beta = float(options.pop("beta", 1.0))
     if beta != 1:
         raise UserError(
             f"SmoothL1Loss with beta={beta:g} is Huber({beta:g}) divided by beta; give that loss, "
@@ -134,16 +125,22 @@ def loss_of_torch(loss: Any) -> Loss | None:
         return None
     if hasattr(function, "reduction"):
         options = {key: getattr(function, key) for key in _OPTIONS if hasattr(function, key)}
-    unknown = [key for key in options if key not in _OPTIONS]
-    if unknown:
-        raise UserError(f"the option '{unknown[0]}' of the loss {name} is not known here")
     reduction = options.pop("reduction", "mean")
     if reduction != "mean":
         raise UserError(
             f"the loss {name} has reduction='{reduction}', but training minimises the mean over a "
             "batch; leave the reduction out"
         )
-    return _OF_TORCH[name](options)
+    read = _OF_TORCH[name](options)
+    for option, value in options.items():
+        if option == "weight" and value is not None:
+            raise UserError(
+                f"'weight' of each value is not known in the loss {name}; give "
+                f"{type(read).__name__}(weighted=True), and a weight for each sample with labels"
+            )
+        if option not in _OPTIONS or value is not None:
+            raise UserError(f"the option '{option}' of the loss {name} is not known here")
+    return read
 
 
 def check_written(loss: Any) -> None:

@@ -70,5 +70,4 @@ class Entry:
             exact = price(problem, strategy, sketched.all_tasks)
             time_ns, seconds = exact.time_ns, exact.seconds
         scouted = more / (more + HALF_SCOUTED - 1) if bundles else 0.0
-        sizes = scouted, sketched.all_tasks
-        return cls(name, strategy, time_ns, seconds, sketched.seconds, *sizes)
+        return cls(name, strategy, time_ns, seconds, sketched.seconds, scouted, sketched.all_tasks)

@@ -453,10 +453,10 @@ def price(problem: Problem, strategy: ResolvedStrategy, tasks: int, limit_ns: in
     Of a large one, with about so many tasks, the `full` timeline is kept, in case that somebody
     asks: it takes as long.
     """
-    if tasks < LARGE:
-        return judge(problem, strategy, limit_ns)
-    begin = time.monotonic()
-    time_ns = full(problem, strategy).iteration_time_ns
-    judged = Judged(time_ns, 0, tasks, tasks, seconds=time.monotonic() - begin)
-    strategy.known[problem]["transfers"] = judged
+    known = strategy.known.setdefault(problem, {})
+    if tasks >= LARGE and "transfers" not in known:
+        begin = time.monotonic()
+        time_ns = full(problem, strategy).iteration_time_ns
+        seconds = time.monotonic() - begin
+        known["transfers"] = Judged(time_ns, 0, tasks, tasks, seconds=seconds)
     return judge(problem, strategy, limit_ns)

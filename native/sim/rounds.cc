@@ -211,8 +211,8 @@ void Rounds::find_runtime_work(Timeline& line) {
     });
   }
   line.iteration_time = utility_.work();
-  line.owed.assign(static_cast<std::size_t>(line.tasks), 0);
-  line.runtime_time.assign(static_cast<std::size_t>(line.tasks), 0);
+  line.owed.assign(line.entries(), 0);
+  line.runtime_time.assign(line.entries(), 0);
 }
 
 // Tells a task that a predecessor has ended, or a hop that its data can leave. The latest such time

@@ -22,7 +22,7 @@
 // back launch by launch (rounds.h tells these rules for tasks).
 //
 // Of many micro-batches, those are played with which a pipeline fills and empties, and some between
-// (few_rounds); the others are taken to pass as quickly as these.
+// (find_few_rounds); the others are taken to pass as quickly as these.
 //
 // A simulation differs where tasks of two launches would take turns on a device. Of what the
 // runtime takes there is what it adds to each task; contention is left out. A sketch's time is no

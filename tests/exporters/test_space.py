@@ -9,7 +9,7 @@ from exported import BUILDERS, network_named, setting_of
 
 import flexlegion as fl
 from flexlegion.analysis.export import ExportedProgram, export, program_of
-from flexlegion.analysis.setting import Given
+from flexlegion.analysis.setting import Given, Setting, network_of
 from flexlegion.base.errors import UserError
 from flexlegion.exporters.space import target_of
 from flexlegion.exporters.targets import TARGETS
@@ -116,6 +116,30 @@ def test_what_saves_memory_is_not_replaced(to: str, strategy: str) -> None:
     done = export("gpt", "p100x2", strategy, to, **options)
     assert done.replaced == ()
     assert done.memory.needed < export("gpt", "p100x2", "data", to, **options).memory.needed
+
+
+def test_classes_that_are_not_cut_evenly() -> None:
+    """They are no vocabulary where nothing looks them up."""
+    model = fl.Model(8)
+    model.dense(model.input((16,)), 10, name="out")
+    exported = export(
+        model, "p100x4", by_classes(model), "dtensor", loss="sparse_categorical_crossentropy"
+    )
+    said = "the output of 10 is not cut evenly into 4 parts; give the model 12 classes"
+    assert exported.padding is not None
+    assert exported.padding.startswith(said)
+
+
+def by_classes(model: fl.Model) -> fl.Strategy:
+    """Data parallelism, but for the loss's statistics of the logits."""
+    problem = Setting.of(
+        network_of(model, loss="sparse_categorical_crossentropy"), "p100x4"
+    ).problem
+    strategy = dict(named("data", problem))
+    (statistics,) = (op for op in problem.graph.operators if op.kind.type == "logit_statistics")
+    degrees = tuple(4 if dim.name == "class" else 1 for dim in statistics.dims)
+    strategy[statistics.name] = fl.ParallelConfig(degrees, problem.devices.names)
+    return fl.Strategy(strategy)
 
 
 @pytest.mark.parametrize("to", ["dtensor", "jax"])

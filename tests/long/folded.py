@@ -5,7 +5,7 @@
 Of small networks in turn, on machines of two to sixteen nodes, strategies whose groups of devices
 do the same with other samples (tests/support/replicated.py), in one piece and in four to nine
 micro-batches. Compared are times, loads and memory, task by task. Exits with 1 if any differ. Some
-40 strategies a second.
+30 strategies a second.
 """
 
 from __future__ import annotations

@@ -355,6 +355,9 @@ def test_losses_of_torch_are_read(theirs: Any, ours: Any) -> None:
         (functools.partial(F.cross_entropy, reduce=False), "the option 'reduce' of the loss"),
         (torch.nn.BCELoss(torch.ones(3)), "'weight' of each value is not known in the loss"),
         (torch.nn.BCEWithLogitsLoss(pos_weight=torch.ones(3)), "pos_weight .* has 3 numbers"),
+        (functools.partial(F.mse_loss, weight=torch.ones(3)), "'weight' of each value .* mse_loss"),
+        (functools.partial(F.l1_loss, ignore_index=0), "the option 'ignore_index' of the loss"),
+        (functools.partial(F.cross_entropy, pos_weight=1.0), "the option 'pos_weight' of the loss"),
         (torch.nn.SmoothL1Loss(beta=2.0), r"beta=2 is Huber\(2\) divided by beta"),
     ],
 )

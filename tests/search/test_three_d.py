@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import groupby
 from math import prod
 
@@ -10,13 +11,14 @@ import pytest
 from flexlegion.analysis import starts
 from flexlegion.base.errors import UserError
 from flexlegion.cost.analytic import AnalyticCosts
-from flexlegion.known_strategies import named
+from flexlegion.known_strategies import hybrid, named
 from flexlegion.known_strategies.hybrid import stages
 from flexlegion.networks.network import Network
 from flexlegion.objective.training import TrainingSpec
 from flexlegion.plan.plan import Plan
 from flexlegion.profiling.machines import load_machine
 from flexlegion.sim import simulator
+from flexlegion.sim.fitting import Fitting
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full, judge
 from flexlegion.strategy.strategy import Strategy
@@ -151,3 +153,36 @@ def test_starts_that_cannot_be_simulated_are_left_out_by_name(
     assert f"no start from 'data': an iteration has {tasks['data']:,} tasks" in notes[0]
     with pytest.raises(UserError, match="no strategy to start from can be simulated"):
         starts.starts_of(["data"], problem, 0, ())
+
+
+def test_slow_starts_that_take_seconds_are_left_out_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Unless they were asked for."""
+    monkeypatch.setattr(starts, "SMALL", 0)
+    monkeypatch.setattr(starts, "LARGE", 1)
+    monkeypatch.setattr(starts, "TOO_SLOW", 1.0)
+    problem = problem_of("p100x4", 2)
+    names = ["data", "single"]
+    left, notes = starts.starts_of(None, problem, 0, names)
+    assert len(left) == 1
+    (slow,) = set(names) - set(left)
+    assert f"no start from '{slow}': an iteration takes some" in notes[0]
+    assert f"times as long as from '{next(iter(left))}'" in notes[0]
+    assert list(starts.starts_of(names, problem, 0, ())[0]) == names
+
+
+def test_an_interrupt_does_not_wait_for_all_divisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that have not begun are not tried any more."""
+    tried = []
+
+    def interrupted(*_: object, **__: object) -> Fitting:
+        tried.append(1)
+        time.sleep(0.05)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(hybrid, "fitting", interrupted)
+    monkeypatch.setattr(hybrid.os, "cpu_count", lambda: 1)
+    with pytest.raises(KeyboardInterrupt):
+        named("3d", problem_of("k80x64", 8))
+    assert len(tried) <= 2
