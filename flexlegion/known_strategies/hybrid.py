@@ -36,7 +36,7 @@ def three_d(problem: Problem) -> Strategy:
     """The fastest of all data x tensor x pipeline that fits into memory, as simulated.
 
     Where one does not fit, it is tried with recomputation or sharded weights, and with both. The
-    fastest is tried with two runs of layers a device, and with twice the registers. All are
+    fastest are tried with two runs of layers a device, and with twice the registers. All are
     sketched (`DETAILS`), side by side on all cores, and those that come first are simulated, if
     that takes seconds.
 
@@ -54,13 +54,16 @@ def three_d(problem: Problem) -> Strategy:
     found = _tried(problem, _divisions(problem.devices, graph.micro_batches), [])
     if not found:
         raise DoesNotApply("strategy '3d' finds no way to divide this model and batch")
-    for changed in ({"runs": 2}, {"spare": 2}):
-        best = found[0]
-        if best.division.pipeline > 1:
-            found = _tried(problem, [best.division._replace(**changed)], found)
+    pipelines = [its.division for its in found if its.division.pipeline > 1 and its.fits]
+    changed = [
+        division._replace(**change)
+        for division in pipelines[:SIMULATED]
+        for change in ({"runs": 2}, {"spare": 2})
+    ]
+    found = _tried(problem, changed, found)
     best = found[0]
     first = [its for its in found if its.tasks < LARGE]
-    if best.key[0] or best not in first:
+    if not best.fits or best not in first:
         return best.strategy
     times = [(judge(problem, its.strategy).time_ns, its) for its in first[:SIMULATED]]
     return min(times, key=lambda its: its[0] or MAX_TIME_NS)[1].strategy
@@ -81,6 +84,10 @@ class _Found(NamedTuple):
     strategy: ResolvedStrategy
     division: _Division
     tasks: int  # if each transfer is looked at
+
+    @property
+    def fits(self) -> bool:
+        return not self.key[0]
 
 
 def _tried(
@@ -127,7 +134,7 @@ def _tried(
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     late_ns = limit_ns()
-    kept = [its for its in every if its.key[0] or late_ns == 0 or its.key[2] <= late_ns]
+    kept = [its for its in every if not its.fits or late_ns == 0 or its.key[2] <= late_ns]
     return sorted(kept, key=lambda its: (its.key, its.division))
 
 

@@ -8,16 +8,17 @@ change it. Each start says it, and what was found is tried with less.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from math import prod
 
 from flexlegion.graph.graph import Operator
 from flexlegion.sim.fitting import fitting
 from flexlegion.sim.problem import Problem
-from flexlegion.sim.simulator import Judged, judge
+from flexlegion.sim.simulator import LARGE, Judged, judge
 from flexlegion.strategy.configuration import SHARDING, ParallelConfig
 from flexlegion.strategy.hierarchy import trained_bytes
+from flexlegion.strategy.recomputation import flops_of_a_number
 from flexlegion.strategy.strategy import ResolvedStrategy
 
 Change = Callable[[ParallelConfig], ParallelConfig]
@@ -64,7 +65,8 @@ def with_less(
     """The same strategy with less recomputation and sharding, as memory and time allow; its time.
 
     Operators of one class, which blocks of a network have one each of, are changed together: all of
-    them, or, where they do not fit, those of half of the blocks, and so on.
+    them, or, where they do not fit, those of half of the blocks, and so on. Where a simulation
+    takes seconds, sketches tell what is faster, and only the result is simulated.
 
     Parameters
     ----------
@@ -76,26 +78,36 @@ def with_less(
         How long it may take; None: as long as it takes.
     """
     end = None if seconds is None else time.monotonic() + seconds
-    best_ns = judge(problem, strategy).time_ns
-    assert best_ns is not None, "what was found fits"
+    found, found_ns = strategy, judge(problem, strategy).time_ns
+    assert found_ns is not None, "what was found fits"
+    large = judge(problem, strategy, 0, "bundles").all_tasks >= LARGE
+    detail = "bundles" if large else "transfers"
+    best_ns = judge(problem, strategy, 0, detail).time_ns or found_ns
     for operators, back in _steps(problem, strategy):
         left = operators
         count = len(left)
         while count > 0 and (end is None or time.monotonic() < end):
             less = {op.name: back(strategy[op.name]) for op in left[-count:]}
             changed = strategy.changed(less)
-            time_ns = judge(problem, changed, best_ns).time_ns
+            time_ns = judge(problem, changed, best_ns, detail).time_ns
             if time_ns is not None:
                 strategy, best_ns = changed, time_ns
                 left = left[:-count]
                 count = min(count, len(left))
             else:
                 count //= 2
+    if large and strategy != found:
+        exact_ns = judge(problem, strategy, found_ns).time_ns
+        return (found, found_ns) if exact_ns is None else (strategy, exact_ns)
     return strategy, best_ns
 
 
-def _kept(config: ParallelConfig) -> ParallelConfig:
-    return replace(config, again=False)
+def _kept(strategy: ResolvedStrategy) -> Change:
+    """Outputs are kept, for as many micro-batches as can be under way on the same devices."""
+    most: dict[tuple[str, ...], int] = defaultdict(int)
+    for config in strategy.values():
+        most[config.devices] = max(most[config.devices], config.buffers)
+    return lambda config: replace(config, again=False, buffers=most[config.devices])
 
 
 def _whole(config: ParallelConfig) -> ParallelConfig:
@@ -121,11 +133,5 @@ def _steps(problem: Problem, strategy: ResolvedStrategy) -> Iterator[tuple[list[
     for operators in sorted(sharded, key=lambda its: trained_bytes(its[0])):
         yield operators, _whole
     again = classes(lambda config: config.again)
-    for operators in sorted(again, key=lambda its: -_worth(its[0])):
-        yield operators, _kept
-
-
-def _worth(op: Operator) -> float:
-    """Floating-point operations of its forward pass for each number that it computes."""
-    numbers = sum(prod(tensor.shape) for tensor in op.outputs)
-    return op.kind.flops(op.input_shapes) / max(1, numbers)
+    for operators in sorted(again, key=lambda its: -flops_of_a_number(its[0])):
+        yield operators, _kept(strategy)

@@ -9,8 +9,9 @@ from flexlegion.sim.simulator import Judged, judge
 from flexlegion.strategy.additions import with_additions
 from flexlegion.strategy.strategy import ResolvedStrategy
 
-# Tried one after the other; of what is tried together, the fastest that fits is taken.
-TRIED = (("again", "zero3"), ("zero3+again",))
+# Tried one after the other. Of each row, the fastest that fits is taken; of what is in brackets,
+# the first one that fits, as the next one takes longer.
+TRIED = ((("selective", "again"), ("zero3",)), (("zero3+selective", "zero3+again"),))
 
 
 class Fitting(NamedTuple):
@@ -49,15 +50,19 @@ def fitting(
     # What is added only makes more tasks.
     if last.judged.fits or last.judged.too_large:
         return last
-    for together in TRIED:
+    for row in TRIED:
         found = []
-        for added in together:
-            changed = strategy.changed(with_additions(strategy, added.split("+"), problem.graph))
-            if changed == strategy:
-                continue
-            last = Fitting(added, changed, judge(problem, changed, limit_ns, "bundles", simulable))
-            if last.judged.fits:
-                found.append(last)
+        for kind in row:
+            for added in kind:
+                configs = with_additions(strategy, added.split("+"), problem.graph)
+                changed = strategy.changed(configs)
+                if changed == strategy:
+                    continue
+                judged = judge(problem, changed, limit_ns, "bundles", simulable)
+                last = Fitting(added, changed, judged)
+                if judged.fits:
+                    found.append(last)
+                    break
         if found:
             return min(found, key=lambda its: its.judged.time_ns or MAX_TIME_NS)
     return last

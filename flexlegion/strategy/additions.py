@@ -7,7 +7,7 @@ from functools import partial
 
 from flexlegion.graph.graph import Graph
 from flexlegion.strategy.configuration import ParallelConfig
-from flexlegion.strategy.recomputation import recomputing
+from flexlegion.strategy.recomputation import recomputing, selective
 from flexlegion.strategy.sharding import sharded
 
 Configs = Mapping[str, ParallelConfig]
@@ -15,6 +15,7 @@ Configs = Mapping[str, ParallelConfig]
 # How each changes a strategy of a graph.
 ADDITIONS: Mapping[str, Callable[[Configs, Graph], Configs]] = {
     "again": recomputing,
+    "selective": selective,
     "zero2": partial(sharded, what="gradients"),
     "zero3": partial(sharded, what="weights"),
 }

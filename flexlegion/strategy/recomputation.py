@@ -9,6 +9,10 @@ compute much. Of a chain of n equal layers, the best have the square root of n l
 
 Several lengths of segments are tried. For each, the network is cut where little crosses, such as
 behind the sum that ends each block of a transformer.
+
+That costs a third of an iteration. Selective recomputation (Korthikanti et al., 2022, "Reducing
+Activation Recomputation in Large Transformer Models") costs a few percent: it keeps what takes long
+to compute, products above all, and runs the cheap operators between them again.
 """
 
 from __future__ import annotations
@@ -21,6 +25,9 @@ from flexlegion.graph.graph import Graph, Operator
 from flexlegion.strategy.configuration import ParallelConfig, cannot_run_again
 
 LENGTHS = 40  # of segments, that are tried
+# An operator is cheap if it takes so many floating-point operations for each number that it
+# computes at most. A GPU's memory is busy for longer with such a number than its arithmetic units.
+CHEAP = 64
 
 
 def recomputing(configs: Mapping[str, ParallelConfig], graph: Graph) -> dict[str, ParallelConfig]:
@@ -41,15 +48,62 @@ def recomputing(configs: Mapping[str, ParallelConfig], graph: Graph) -> dict[str
     sizes = {op: _bytes(op) for op in graph.operators}
     tried = [_kept(graph, crossing, kept, sizes, length) for length in _lengths(sizes)]
     _, best = min(tried, key=lambda its: its[0], default=(0, kept))
-    kept_names = {op.name for op in best}
-    # A batch has the registers of its first reader, and is kept in any case.
-    readers = {op.name for op in graph.operators if any(t.kind == "input" for t in op.inputs)}
-    changed = {}
-    for name, config in configs.items():
-        changed[name] = config
-        if name not in kept_names:
-            buffers = config.buffers if name in readers else 1
-            changed[name] = replace(config, again=True, buffers=buffers)
+    return _run_again(configs, set(graph.operators) - best)
+
+
+def selective(configs: Mapping[str, ParallelConfig], graph: Graph) -> dict[str, ParallelConfig]:
+    """The same configurations, with those operators run again that are cheap (`CHEAP`).
+
+    What another stage reads is kept, and what would have to be fetched to be computed again: from
+    partial values, from other devices, or from a table. Its readers may be split in another way;
+    then they gather it once more, as in sequence parallelism.
+
+    Parameters
+    ----------
+    configs
+        By operator name.
+    graph
+        What they are for.
+    """
+    elsewhere = _read_elsewhere(graph, configs)
+    again = {
+        op
+        for op in graph.operators
+        if flops_of_a_number(op) <= CHEAP
+        and not (_stays(op) or op.looks_up or op in elsewhere)
+        and all(_is_at_hand(tensor.producer, configs[op.name], configs) for tensor in op.inputs)
+    }
+    return _run_again(configs, again)
+
+
+def flops_of_a_number(op: Operator) -> float:
+    """Floating-point operations of its forward pass for each number that it computes."""
+    numbers = sum(prod(tensor.shape) for tensor in op.outputs)
+    return op.kind.flops(op.input_shapes) / max(1, numbers)
+
+
+def _is_at_hand(
+    producer: Operator | None, reader: ParallelConfig, configs: Mapping[str, ParallelConfig]
+) -> bool:
+    """Whether a reader's devices computed what it reads, and have whole values of it."""
+    if producer is None:  # a batch, or weights, which the backward pass has anyway
+        return True
+    config = configs[producer.name]
+    partial = prod(config.degrees[len(producer.output.shape) :]) > 1 and config.sums == "readers"
+    return config.devices == reader.devices and not partial
+
+
+def _run_again(
+    configs: Mapping[str, ParallelConfig], again: Set[Operator]
+) -> dict[str, ParallelConfig]:
+    """The configurations, where these operators are run again."""
+    changed = dict(configs)
+    for op in again:
+        # A batch has the registers of its first reader, and is kept in any case.
+        loads = any(tensor.kind == "input" for tensor in op.inputs)
+        config = configs[op.name]
+        buffers = config.buffers if loads else 1
+        changed[op.name] = replace(config, again=True, buffers=buffers)
     return changed
 
 

@@ -181,10 +181,15 @@ GraphFacts facts_of(const Graph& graph, const std::vector<TensorId>& outputs, Op
   find_recomputed(graph, facts);
   find_sharding(graph, facts);
   facts.has_gradient.resize(graph.tensors.size());
+  facts.readers.resize(graph.tensors.size());
+  facts.contributors.resize(graph.tensors.size());
   for (OpId op : ops) {
-    if (!facts.backward[op]) continue;
+    if (!(facts.runs[op] & kTrains)) continue;
     for (const Operand& o : graph.operators[op].operands) {
-      if (facts.contributes(o)) facts.has_gradient[o.tensor] = true;
+      if (o.role != Role::output) facts.readers[o.tensor].push_back(op);
+      if (!facts.backward[op] || !facts.contributes(o)) continue;
+      facts.has_gradient[o.tensor] = true;
+      facts.contributors[o.tensor].push_back(op);
     }
   }
   return facts;

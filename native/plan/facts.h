@@ -31,6 +31,8 @@ struct GraphFacts {
   // something that runs backward, or is itself run again, reads what it computes.
   IdVector<OpId, bool> again;
   IdVector<TensorId, bool> has_gradient;  // whether some backward launch contributes to one
+  // Which operators read a tensor in training, and which of them contribute to its gradient.
+  IdVector<TensorId, std::vector<OpId>> readers, contributors;
   // Whether a value or gradient is needed when all micro-batches are through: the update of a table
   // reads which rows were looked up, or the gradient of what was.
   IdVector<TensorId, bool> value_lasts, gradient_lasts;

@@ -106,10 +106,14 @@ class PlanBuilder {
                                ? load_source(graph_, facts_, o.tensor).first_reader == op
                                : o.role == Role::output && tensor.kind != TensorKind::weight;
       if (!decides) continue;
-      const int configured = strategy_[op].buffers;
-      plan_.value_buffers[o.tensor] = buffers_of(graph_, facts_, {o.tensor}, configured);
-      plan_.gradient_buffers[o.tensor] =
-          buffers_of(graph_, facts_, {o.tensor, Field::gradient}, configured);
+      const auto devices_of = [this](OpId its) -> const auto& { return strategy_[its].devices; };
+      const auto of = [&](Field field) {
+        const Place place{o.tensor, field};
+        const bool stays = stays_on_devices(facts_, place, op, devices_of);
+        return buffers_of(graph_, facts_, place, strategy_[op].buffers, stays);
+      };
+      plan_.value_buffers[o.tensor] = of(Field::value);
+      plan_.gradient_buffers[o.tensor] = of(Field::gradient);
     }
   }
 
@@ -273,11 +277,21 @@ Plan make_plan(const Graph& graph, const Strategy& strategy, const std::vector<T
   return plan;
 }
 
-int buffers_of(const Graph& graph, const GraphFacts& facts, const Place& place, int configured) {
-  const bool lasts = place.field == Field::gradient ? facts.gradient_lasts[place.tensor]
-                                                    : facts.value_lasts[place.tensor];
-  const bool all = lasts || graph.keeps_tensors;
-  return all ? graph.micro_batches : std::min(configured, graph.micro_batches);
+// What stays on its devices, and one pass alone needs, a gradient or a value that the backward pass
+// does not read, is used up before the next micro-batch of that pass has these devices. Two
+// registers are enough for it: one is filled while partial values in the other one are summed up.
+int buffers_of(const Graph& graph, const GraphFacts& facts, const Place& place, int configured,
+               bool stays) {
+  constexpr int kWithinPass = 2;
+  const bool gradient = place.field == Field::gradient;
+  const bool lasts =
+      gradient ? facts.gradient_lasts[place.tensor] : facts.value_lasts[place.tensor];
+  if (lasts || graph.keeps_tensors) return graph.micro_batches;
+  const bool input = graph.tensors[place.tensor].kind == TensorKind::input;
+  if (!input && stays && (gradient || !facts.needed_backward[place.tensor])) {
+    configured = std::min(configured, kWithinPass);
+  }
+  return std::min(configured, graph.micro_batches);
 }
 
 Rect zeroed_by(const Plan& plan, const Requirement& r, const Rect& rect) {

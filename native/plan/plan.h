@@ -45,6 +45,7 @@
 // gradients of the operators that look rows up, so that only rows that were read move.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <utility>
@@ -149,8 +150,20 @@ bool starts_as_zeros(const Plan& plan, const Requirement& r);
 Rect zeroed_by(const Plan& plan, const Requirement& r, const Rect& rect);
 
 // How many registers rounds take in turn of a tensor's value, or gradient, of which the operator
-// with that configuration is the producer; of an input, the first reader.
-int buffers_of(const Graph& graph, const GraphFacts& facts, const Place& place, int configured);
+// with that many in its configuration is the producer; of an input, the first reader. `stays`: all
+// who use the place run on that operator's devices (stays_on_devices).
+int buffers_of(const Graph& graph, const GraphFacts& facts, const Place& place, int configured,
+               bool stays);
+
+// `devices_of`: from an operator to its devices.
+template <typename DevicesOf>
+bool stays_on_devices(const GraphFacts& facts, const Place& place, OpId op,
+                      const DevicesOf& devices_of) {
+  const bool gradient = place.field == Field::gradient;
+  const auto& users = (gradient ? facts.contributors : facts.readers)[place.tensor];
+  return std::all_of(users.begin(), users.end(),
+                     [&](OpId user) { return devices_of(user) == devices_of(op); });
+}
 
 // The memory that `device` needs if it has one of its own, in bytes: the instances (rect.h,
 // share_instance) of all that its tasks touch, and the next batch, which is staged while the

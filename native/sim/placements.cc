@@ -152,8 +152,10 @@ int Placements::buffers(const Place& place) const {
   if (tensor.kind == TensorKind::weight) return 1;
   const OpId op = tensor.kind == TensorKind::input ? load_sources_[place.tensor].first_reader
                                                    : launch_graph_.producers[place.tensor].op;
-  if (op.none()) return 1;
-  return buffers_of(problem_.graph, problem_.facts, place, configs_[op].buffers);
+  if (op.none() || problem_.graph.micro_batches == 1) return 1;
+  const auto devices_of = [this](OpId its) -> const auto& { return configs_[its].devices; };
+  const bool stays = stays_on_devices(problem_.facts, place, op, devices_of);
+  return buffers_of(problem_.graph, problem_.facts, place, configs_[op].buffers, stays);
 }
 
 }  // namespace flexlegion

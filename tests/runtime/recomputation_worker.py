@@ -40,6 +40,7 @@ def main() -> None:
     parser.add_argument("--strategies", nargs="+", default=["single", "data", "model"])
     parser.add_argument("--additions", nargs="+", default=["again"])
     parser.add_argument("--rounds", type=int, default=1, help="micro-batches")
+    parser.add_argument("--as-trained", action="store_true", help="no short waits for memory")
     args = parser.parse_args()
     found = {}
     networks: dict[str, Network | ZooCase] = {**NETWORKS, **CASES}
@@ -50,7 +51,7 @@ def main() -> None:
             except UserError:
                 continue  # it has no micro-batches
             differ, again, least = [], 0, all_
-            for granularity in SHARING:
+            for granularity in SHARING[args.as_trained :]:
                 for spec in (strategy, *(f"{strategy}+{its}" for its in args.additions)):
                     state, ran, bytes_ = state_of(network, spec, granularity, args.rounds)
                     again, least = max(again, ran), min(least, bytes_)

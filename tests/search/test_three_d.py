@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from itertools import groupby
 from math import prod
 
@@ -21,6 +22,7 @@ from flexlegion.sim import simulator
 from flexlegion.sim.fitting import Fitting
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full, judge
+from flexlegion.strategy.recomputation import selective
 from flexlegion.strategy.strategy import Strategy
 from flexlegion.zoo import build
 
@@ -79,6 +81,28 @@ def test_spare_registers() -> None:
         last = config.buffers == 1
         assert more[name].buffers == (1 if last else min(2 * config.buffers, 4))
         assert more[name].devices == config.devices
+
+
+def test_selective_recomputation() -> None:
+    """Between the products of a stage, what is cheap is run again, from what is at hand."""
+    problem = problem_of("p100x8", 16)
+    configs = stages(problem.graph, problem.devices, tensor=2, pipeline=4, spare=2)
+    kept = problem.checked(Strategy(configs))
+    strategy = kept.changed(selective(kept, problem.graph))
+    kinds: dict[str, set[bool]] = defaultdict(set)
+    for op in problem.graph.operators:
+        kinds[type(op.kind).__name__].add(strategy[op.name].again)
+    assert strategy["block2.norm2"].again
+    # Sums of partial values; products; what has no backward pass, or ends it.
+    for kind in ("Add", "Dense", "MultiHeadAttention", "CrossEntropy"):
+        assert kinds[kind] == {False}, kind
+    for op in problem.graph.operators:
+        for tensor in op.inputs:
+            if tensor.producer is not None and strategy[tensor.producer.name].again:
+                assert strategy[tensor.producer.name].devices == strategy[op.name].devices
+    all_kept, after = full(problem, kept), full(problem, strategy)
+    assert max(after.allocated_bytes.values()) < 0.85 * max(all_kept.allocated_bytes.values())
+    assert after.recomputed_ns < 0.1 * after.computation_time_ns
 
 
 def test_two_runs_of_layers() -> None:

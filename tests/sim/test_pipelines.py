@@ -23,6 +23,7 @@ stage, and two follow the last one of the first stage.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -128,6 +129,26 @@ def test_never_more_than_registers(stages: int, layers: int, buffers: Buffers) -
         assert at_once <= its[stage]
         if buffers is not all_of_them:
             assert at_once == its[stage]  # and they are of use
+
+
+@pytest.mark.parametrize("layers", [1, 4])
+def test_what_another_register_holds(layers: int) -> None:
+    """Values that the backward pass reads, and gradients that go from stage to stage.
+
+    A gradient inside a stage is used up before the next one is computed, so that it has two at
+    most, however many the values have.
+    """
+    stages, value = 4, 32  # bytes
+    four, eight = (
+        sum_contents(pipeline(stages, 8, [buffers] * stages, layers=layers)) for buffers in (4, 8)
+    )
+    each = {"activations": stages * layers * value, "gradients": (stages - 1) * value}
+    assert {what: (eight[what] - four[what]) / 4 for what in each} == each
+
+
+def sum_contents(line: Timeline) -> Counter[str]:
+    """Bytes by what they are for, of all memories."""
+    return sum(map(Counter, line.contents_bytes.values()), Counter())
 
 
 @pytest.mark.parametrize("rounds", ROUNDS)
