@@ -36,9 +36,9 @@ def three_d(problem: Problem) -> Strategy:
     """The fastest of all data x tensor x pipeline that fits into memory, as simulated.
 
     Where one does not fit, it is tried with recomputation or sharded weights, and with both. The
-    fastest are tried with two runs of layers a device, and with twice the registers. All are
-    sketched (`DETAILS`), side by side on all cores, and those that come first are simulated, if
-    that takes seconds.
+    fastest are tried with more runs of layers a device, and with twice the registers, and so on
+    while that pays. All are sketched (`DETAILS`), side by side on all cores, and those that come
+    first are simulated, if that takes seconds.
 
     Raises
     ------
@@ -54,13 +54,10 @@ def three_d(problem: Problem) -> Strategy:
     found = _tried(problem, _divisions(problem.devices, graph.micro_batches), [])
     if not found:
         raise DoesNotApply("strategy '3d' finds no way to divide this model and batch")
-    pipelines = [its.division for its in found if its.division.pipeline > 1 and its.fits]
-    changed = [
-        division._replace(**change)
-        for division in pipelines[:SIMULATED]
-        for change in ({"runs": 2}, {"spare": 2})
-    ]
-    found = _tried(problem, changed, found)
+    tried: set[_Division] = set()
+    while new := sorted(_more(found, graph.micro_batches) - tried):
+        tried.update(new)
+        found = _tried(problem, new, found)
     best = found[0]
     first = [its for its in found if its.tasks < LARGE]
     if not best.fits or best not in first:
@@ -76,6 +73,10 @@ class _Division(NamedTuple):
     runs: int = 1
     spare: int = 1
 
+    def bubble(self, rounds: int) -> float:
+        """By how much the iteration is longer as stages wait for the first and last micro-batch."""
+        return 1 + (self.pipeline - 1) / (self.runs * rounds)
+
 
 class _Found(NamedTuple):
     # What fits comes first, then what can be simulated, and the fastest of that; of what does not
@@ -89,14 +90,32 @@ class _Found(NamedTuple):
     def fits(self) -> bool:
         return not self.key[0]
 
+    def least_ns(self, rounds: int) -> float:
+        """What it would take with any number of runs of layers."""
+        return self.key[2] / self.division.bubble(rounds)
+
+
+def _more(found: Sequence[_Found], rounds: int) -> set[_Division]:
+    """More registers and runs of what comes first; and runs of what would come first with them."""
+    fit = [its for its in found if its.fits]
+    promising = sorted(
+        (its for its in fit if its.least_ns(rounds) < fit[0].key[2]),
+        key=lambda its: its.least_ns(rounds),
+    )
+    first = [its.division for its in fit[:SIMULATED]]
+    more = [division._replace(spare=2 * division.spare) for division in first]
+    for division in (*first, *(its.division for its in promising[:SIMULATED])):
+        more.append(division._replace(runs=division.runs + 1))
+    return {division for division in more if division.pipeline > 1}
+
 
 def _tried(
     problem: Problem, divisions: Sequence[_Division], found: Sequence[_Found]
 ) -> list[_Found]:
     """What was found, and those of the divisions that can be; the best first.
 
-    What is slower than the best by more than `NEARLY` is left out. That is decided at the end
-    again, so that the result does not depend on who is done first.
+    What is slower than the best by more than `NEARLY` and its bubble is left out. That is decided
+    at the end again, so that the result does not depend on who is done first.
     """
     strategies = []
     for division in divisions:
@@ -107,14 +126,15 @@ def _tried(
             pass  # it has no pairs of layers to split, too few layers, or too small a batch
     every = list(found)
 
-    def limit_ns() -> int:
+    def limit_ns(division: _Division) -> int:
         # As sketches are not exact, what is a bit slower counts, too; and beside what cannot be
-        # simulated, whatever can be.
+        # simulated, whatever can be. More runs of layers can make up for a bubble.
         unfit, large, fastest_ns = min((its.key for its in every), default=(True, True, 0))
-        return 0 if unfit or large else round(NEARLY * fastest_ns)
+        longest_ns = NEARLY * division.bubble(problem.graph.micro_batches) * fastest_ns
+        return 0 if unfit or large else round(longest_ns)
 
     def attempt(division: _Division, strategy: ResolvedStrategy) -> None:
-        limit = limit_ns()
+        limit = limit_ns(division)
         its = fitting(problem, strategy, limit, simulable=limit > 0)
         large = not its.judged.can_be_simulated
         if its.judged.time_ns is not None:
@@ -133,8 +153,12 @@ def _tried(
         except BaseException:  # Ctrl-C waits for those that have begun, not for all
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    late_ns = limit_ns()
-    kept = [its for its in every if not its.fits or late_ns == 0 or its.key[2] <= late_ns]
+
+    def counts(its: _Found) -> bool:
+        late_ns = limit_ns(its.division)
+        return not its.fits or late_ns == 0 or its.key[2] <= late_ns
+
+    kept = [its for its in every if counts(its)]
     return sorted(kept, key=lambda its: (its.key, its.division))
 
 

@@ -8,7 +8,6 @@ change it. Each start says it, and what was found is tried with less.
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
@@ -102,12 +101,8 @@ def with_less(
     return strategy, best_ns
 
 
-def _kept(strategy: ResolvedStrategy) -> Change:
-    """Outputs are kept, for as many micro-batches as can be under way on the same devices."""
-    most: dict[tuple[str, ...], int] = defaultdict(int)
-    for config in strategy.values():
-        most[config.devices] = max(most[config.devices], config.buffers)
-    return lambda config: replace(config, again=False, buffers=most[config.devices])
+def _kept(config: ParallelConfig) -> ParallelConfig:
+    return replace(config, again=False)
 
 
 def _whole(config: ParallelConfig) -> ParallelConfig:
@@ -134,4 +129,4 @@ def _steps(problem: Problem, strategy: ResolvedStrategy) -> Iterator[tuple[list[
         yield operators, _whole
     again = classes(lambda config: config.again)
     for operators in sorted(again, key=lambda its: -flops_of_a_number(its[0])):
-        yield operators, _kept(strategy)
+        yield operators, _kept

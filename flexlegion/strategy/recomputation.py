@@ -34,7 +34,7 @@ def recomputing(configs: Mapping[str, ParallelConfig], graph: Graph) -> dict[str
     """The same configurations, with operators run again so that little has to be kept.
 
     What other devices read is kept in any case: otherwise one device would wait for another one's
-    recomputation. Of what is run again, one micro-batch at a time is under way.
+    recomputation.
 
     Parameters
     ----------
@@ -97,14 +97,7 @@ def _run_again(
     configs: Mapping[str, ParallelConfig], again: Set[Operator]
 ) -> dict[str, ParallelConfig]:
     """The configurations, where these operators are run again."""
-    changed = dict(configs)
-    for op in again:
-        # A batch has the registers of its first reader, and is kept in any case.
-        loads = any(tensor.kind == "input" for tensor in op.inputs)
-        config = configs[op.name]
-        buffers = config.buffers if loads else 1
-        changed[op.name] = replace(config, again=True, buffers=buffers)
-    return changed
+    return {**configs, **{op.name: replace(configs[op.name], again=True) for op in again}}
 
 
 def _stays(op: Operator) -> bool:

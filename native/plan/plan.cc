@@ -54,6 +54,7 @@ class PlanBuilder {
     plan_.sharding = facts_.sharding;
     plan_.value_buffers.assign(graph_.tensors.size(), 1);
     plan_.gradient_buffers.assign(graph_.tensors.size(), 1);
+    plan_.configured_buffers.assign(graph_.tensors.size(), 1);
     for (OpId op : graph_.operators.ids()) {
       if (facts_.runs[op] != 0) find_values(op);
       if (facts_.runs[op] != 0) find_buffers(op);
@@ -112,6 +113,7 @@ class PlanBuilder {
         const bool stays = stays_on_devices(facts_, place, op, devices_of);
         return buffers_of(graph_, facts_, place, strategy_[op].buffers, stays);
       };
+      plan_.configured_buffers[o.tensor] = std::min(strategy_[op].buffers, graph_.micro_batches);
       plan_.value_buffers[o.tensor] = of(Field::value);
       plan_.gradient_buffers[o.tensor] = of(Field::gradient);
     }
@@ -280,16 +282,19 @@ Plan make_plan(const Graph& graph, const Strategy& strategy, const std::vector<T
 // What stays on its devices, and one pass alone needs, a gradient or a value that the backward pass
 // does not read, is used up before the next micro-batch of that pass has these devices. Two
 // registers are enough for it: one is filled while partial values in the other one are summed up.
+// Of what is computed again, one micro-batch at a time is under way, so that it takes little
+// memory.
 int buffers_of(const Graph& graph, const GraphFacts& facts, const Place& place, int configured,
                bool stays) {
-  constexpr int kWithinPass = 2;
+  constexpr int kWithinPass = 2, kRunAgain = 1;
   const bool gradient = place.field == Field::gradient;
   const bool lasts =
       gradient ? facts.gradient_lasts[place.tensor] : facts.value_lasts[place.tensor];
   if (lasts || graph.keeps_tensors) return graph.micro_batches;
   const bool input = graph.tensors[place.tensor].kind == TensorKind::input;
-  if (!input && stays && (gradient || !facts.needed_backward[place.tensor])) {
-    configured = std::min(configured, kWithinPass);
+  const bool again = !gradient && facts.recomputed[place.tensor];
+  if (!input && stays && (gradient || again || !facts.needed_backward[place.tensor])) {
+    configured = std::min(configured, again ? kRunAgain : kWithinPass);
   }
   return std::min(configured, graph.micro_batches);
 }

@@ -99,7 +99,8 @@ struct Plan {
   int micro_batches = 1;
   ServiceOrder service;
   // Registers that rounds take in turn: of a tensor's value, and of its gradient; of weights one.
-  IdVector<TensorId, int> value_buffers, gradient_buffers;
+  // And how many the strategy says, where fewer are enough (buffers_of).
+  IdVector<TensorId, int> value_buffers, gradient_buffers, configured_buffers;
   std::array<int, kFields> elements{};  // of each field of the iteration
   Optimizer optimizer;
 

@@ -241,14 +241,14 @@ void Boxes::add(const Rect& rect, bool writes) {
   box = box.bounding(rect);
 }
 
-TenantKey::TenantKey(int buffers) {
+TenantKey::TenantKey(const Buffers& buffers) {
   mix(0);  // there are no stacks of no slots
-  mix(static_cast<std::uint64_t>(buffers));
+  mix(buffers);
 }
 
-TenantKey::TenantKey(int slots, int buffers, bool uniform) {
+TenantKey::TenantKey(int slots, const Buffers& buffers, bool uniform) {
   mix(static_cast<std::uint64_t>(slots));
-  mix(static_cast<std::uint64_t>(buffers));
+  mix(buffers);
   mix(uniform ? 1 : 0);
 }
 
@@ -264,6 +264,11 @@ void TenantKey::mix(std::uint64_t number) {
   hash_ = (hash_ ^ number) * 0xFF51AFD7ED558CCDu;
   hash_ = (hash_ ^ (hash_ >> 33)) * 0xC4CEB9FE1A85EC53u;
   hash_ ^= hash_ >> 29;
+}
+
+void TenantKey::mix(const Buffers& buffers) {
+  mix(static_cast<std::uint64_t>(buffers.held));
+  mix(static_cast<std::uint64_t>(buffers.configured));
 }
 
 void TenantKey::mix(const Rect& rect) {
@@ -289,7 +294,7 @@ void find_tenancies(const Graph& graph, const GraphFacts& facts, Plan& plan) {
     tenancy.local = local && of_any >= 0;
     tenancy.number = tenancy.local ? of_any : of_alike;
     if (tenancy.number < 0) continue;
-    const int buffers = plan.buffers(place);
+    const Buffers buffers{plan.buffers(place), plan.configured_buffers[place.tensor]};
     if (tenancy.local) {
       tenancy.key = TenantKey(buffers).value();
     } else {
@@ -377,7 +382,8 @@ void verify_tenancies(const Graph& graph, const Plan& plan) {
                         slots_of(plan, a) == slots_of(plan, b);
       const bool local = is_local(plan, a, mine) && is_local(plan, b, its);
       if (apart && (same || local) && type_of(graph, a) == type_of(graph, b) &&
-          plan.buffers(a) == plan.buffers(b)) {
+          plan.buffers(a) == plan.buffers(b) &&
+          plan.configured_buffers[a.tensor] == plan.configured_buffers[b.tensor]) {
         continue;
       }
       throw std::logic_error("'" + graph.tensors[a.tensor].name + "' and '" +

@@ -47,13 +47,26 @@ struct RegisterNumbers {
 using Registers = std::map<Place, RegisterNumbers>;
 Registers registers_of(const Graph& graph, const GraphFacts& facts);
 
-// What decides whether two tenants of a register share it: the slots of their stacks, how many
-// micro-batches have one (ParallelConfig::buffers), and what each device reads and writes of them,
-// as bounding boxes.
+// How many registers micro-batches take in turn of a place (buffers_of), and how many the strategy
+// says (ParallelConfig::buffers).
+struct Buffers {
+  int held = 1, configured = 1;
+
+  bool operator==(const Buffers& other) const {
+    return held == other.held && configured == other.configured;
+  }
+};
+
+// What decides whether two tenants of a register share it: the slots of their stacks, their
+// buffers, and what each device reads and writes of them, as bounding boxes.
+//
+// Tenants share only if the strategy says as many buffers of both. Where layers go round the
+// devices of a pipeline, each run of layers has buffers of its own number; and if two runs took
+// turns in one memory, micro-batches would have to go through both, one after the other.
 class TenantKey {
  public:
-  TenantKey(int slots, int buffers, bool uniform);
-  explicit TenantKey(int buffers);  // of what is local
+  TenantKey(int slots, const Buffers& buffers, bool uniform);
+  explicit TenantKey(const Buffers& buffers);  // of what is local
 
   // Devices in ascending order, each once.
   void add(int device, const Rect& read, const Rect& written);
@@ -63,6 +76,7 @@ class TenantKey {
  private:
   void mix(std::uint64_t number);
   void mix(const Rect& rect);
+  void mix(const Buffers& buffers);
 
   std::uint64_t hash_ = 0x9E3779B97F4A7C15u;
 };

@@ -112,11 +112,11 @@ std::uint64_t FlowRules::tenant_key(const Place& place) {
   }
   if (boxed_.empty()) return 0;
   std::sort(boxed_.begin(), boxed_.end());
-  const int buffers = placements_.buffers(place);
+  const Buffers buffers = placements_.buffers(place);
   const bool local = std::all_of(boxed_.begin(), boxed_.end(),
                                  [this](int device) { return boxes_[device].local(); });
   if (local && id_->registers.local >= 0) {
-    const std::int64_t bytes = element_bytes(type_of(problem_.graph, place)) * buffers;
+    const std::int64_t bytes = element_bytes(type_of(problem_.graph, place)) * buffers.held;
     for (int device : boxed_) {
       local_.emplace_back(device, aligned(boxes_[device].written.volume()) * bytes);
     }
@@ -138,7 +138,7 @@ void FlowRules::hold(const PlaceUses& its) {
   const std::int64_t bytes = element_bytes(type_of(problem_.graph, its.place));
   const bool ahead =
       !its.uses.empty() && row_of(launch_graph_.key_of(its.uses.front().launch).pass).ahead;
-  const int buffers = placements_.buffers(its.place);
+  const int buffers = placements_.buffers(its.place).held;
   buffers_ = buffers;
   if (has_register()) tenant_ = tenant_key(its.place);
   for (int device : boxed_) {

@@ -146,16 +146,17 @@ TermUse Placements::terms(const LaunchKey& key, const Use& use) const {
 }
 
 // As the producer is configured; of an input, the first reader.
-int Placements::buffers(const Place& place) const {
-  if (place.tensor.none()) return 1;
+Buffers Placements::buffers(const Place& place) const {
+  if (place.tensor.none()) return {};
   const Tensor& tensor = problem_.graph.tensors[place.tensor];
-  if (tensor.kind == TensorKind::weight) return 1;
+  if (tensor.kind == TensorKind::weight) return {};
   const OpId op = tensor.kind == TensorKind::input ? load_sources_[place.tensor].first_reader
                                                    : launch_graph_.producers[place.tensor].op;
-  if (op.none() || problem_.graph.micro_batches == 1) return 1;
+  if (op.none() || problem_.graph.micro_batches == 1) return {};
   const auto devices_of = [this](OpId its) -> const auto& { return configs_[its].devices; };
   const bool stays = stays_on_devices(problem_.facts, place, op, devices_of);
-  return buffers_of(problem_.graph, problem_.facts, place, configs_[op].buffers, stays);
+  const int configured = configs_[op].buffers;
+  return {buffers_of(problem_.graph, problem_.facts, place, configured, stays), configured};
 }
 
 }  // namespace flexlegion

@@ -34,7 +34,7 @@ class Placements {
   ValueStack stack(TensorId tensor) const;
   TermUse terms(const LaunchKey& key, const Use& use) const;
   // How many registers rounds take in turn of a place.
-  int buffers(const Place& place) const;
+  Buffers buffers(const Place& place) const;
 
  private:
   // The tasks that share out the outputs or weights of an operator as it was configured last, and

@@ -49,7 +49,7 @@ def test_same_bits_of_shards(ranks: int, tmp_path: Path) -> None:
 
 
 def test_same_bits_in_micro_batches(tmp_path: Path) -> None:
-    """In a pipeline as well."""
-    options = ("--strategies", "pipeline", "data", "--rounds", "2")
+    """In a pipeline whose layers go round the devices as well."""
+    options = ("--strategies", "interleaved", "data", "--rounds", "2")
     options += ("--additions", "again", "selective")
     check(trained(tmp_path, *options, cpus=2), least=20)
