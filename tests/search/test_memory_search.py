@@ -15,6 +15,7 @@ from flexlegion.machine.topology import Topology
 from flexlegion.networks.network import Network
 from flexlegion.objective.training import TrainingSpec
 from flexlegion.profiling.machines import load_machine
+from flexlegion.searches import memory
 from flexlegion.searches.memory import where_needed, with_less
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
@@ -67,8 +68,14 @@ def test_starts_that_do_not_fit(between: int) -> None:
     assert where_needed(nowhere, starts) == starts  # what then fails says why
 
 
-def test_less_of_it(between: int) -> None:
-    """What memory allows is taken back: the strategy is faster, fits, and is no other otherwise."""
+@pytest.mark.parametrize("large", [False, True])
+def test_less_of_it(between: int, large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What memory allows is taken back: the strategy is faster, fits, and is no other otherwise.
+
+    Also if it is so large that sketches compare: the time is a simulation's.
+    """
+    if large:
+        monkeypatch.setattr(memory, "LARGE", 0)
     problem = problem_of(between)
     again = named("data+again", problem)
     strategy, time_ns = with_less(problem, again, None)
@@ -79,6 +86,7 @@ def test_less_of_it(between: int) -> None:
     assert 0 < counts[1] < counts[0]
     same = {name: replace(config, again=again[name].again) for name, config in strategy.items()}
     assert same == dict(again)
+    assert with_less(problem, strategy, 0.0) == (strategy, time_ns)  # no time for anything
     plenty = problem_of()
     strategy, _ = with_less(plenty, named("data+again", plenty), None)
     assert not any(config.again for config in strategy.values())
