@@ -54,6 +54,9 @@ class Tensor:
         Whether it is a weight of which operators look rows up, by the numbers in an input, and
         which nothing uses otherwise. Such an operator has no backward pass: the update of the table
         reads these numbers and the gradients of what was looked up itself.
+    summed
+        Whether it is a weight that would be a table, but has a gradient like any weight, which is
+        summed up over the batch (`flexlegion.transforms.tables`).
     state
         Whether it is a weight that its operator's forward pass reads and writes: a running average.
     detached
@@ -68,6 +71,7 @@ class Tensor:
     requires_gradient: bool = False
     initializer: Initializer | None = None
     table: bool = False
+    summed: bool = False
     state: bool = False
     detached: bool = False
 

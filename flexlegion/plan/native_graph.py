@@ -159,5 +159,9 @@ def _tensor(array: Arrays, tensor: Tensor) -> dict[str, Any]:
 
 def _kind_of(tensor: Tensor) -> str:
     """What the native library calls it."""
-    special = {"operator_state": tensor.state, "detached": tensor.detached}
+    special = {
+        "operator_state": tensor.state,
+        "detached": tensor.detached,
+        "summed_weight": tensor.summed,
+    }
     return next((kind for kind, given in special.items() if given), tensor.kind)

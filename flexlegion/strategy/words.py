@@ -3,7 +3,8 @@
 Operators are grouped by how they are split. Splits by samples are data parallelism (DP). Splits of
 weights and of what is summed over are tensor parallelism (TP), and so are those of what lies in
 between, by channels or heads; splits by experts are expert parallelism (EP). Others have the
-dimension's name.
+dimension's name. Where what lies between layers that share their weights is split by the length of
+the sequences, the strategy is sequence-parallel.
 A group's share is that of the model's operations, forward and backward. If the groups' devices are
 apart from each other, each set of devices is a stage of a pipeline (PP).
 """
@@ -26,6 +27,7 @@ LEAST = 0.005  # the share of a group that is worth a word
 _TENSOR = (DimKind.PARAMETER, DimKind.REDUCTION, DimKind.PART)
 _BETWEEN = ("channel", "head")
 _ORDER = ("EP", "TP", "DP")
+_SEQUENCE = "sequence"
 _SHARDED = {"gradients": "ZeRO-2", "weights": "ZeRO-3"}
 
 
@@ -50,8 +52,9 @@ def in_words(graph: Graph, strategy: ResolvedStrategy) -> str:
     stages = _stages(placed)
     groups: dict[str, float] = defaultdict(float)
     total = sum(work.values()) or 1
+    sequence = _is_sequence_parallel(operators, strategy)
     for op in operators:
-        groups[_split(op, strategy[op.name])] += work[op] / total
+        groups[_split(op, strategy[op.name], sequence)] += work[op] / total
     largest = sorted(groups.items(), key=lambda item: -item[1])
     shown = [its for its in largest[:SHOWN] if its[1] >= LEAST] or largest[:1]
     said = [
@@ -67,7 +70,8 @@ def in_words(graph: Graph, strategy: ResolvedStrategy) -> str:
         rounds = graph.micro_batches > 1 and visits > stages and visits % stages == 0
         runs = f" with {visits // stages} runs of layers each" if rounds else ""
         said[0] = f"PP {stages}{runs}, stages of {said[0]}"
-    return "; ".join([", ".join(said), *_memory(graph, strategy, operators)])
+    said = [", ".join(said), *(["sequence-parallel"] if sequence else [])]
+    return "; ".join([*said, *_memory(graph, strategy, operators)])
 
 
 def work_of(op: Operator) -> int:
@@ -75,12 +79,13 @@ def work_of(op: Operator) -> int:
     return op.kind.flops(op.input_shapes) + op.kind.backward_flops(op.input_shapes)
 
 
-def _split(op: Operator, config: ParallelConfig) -> str:
-    """How an operator is divided: ``TP 2 x DP 4``."""
+def _split(op: Operator, config: ParallelConfig, sequence: bool) -> str:
+    """How an operator is divided: ``TP 2 x DP 4``. `sequence`: lengths belong to TP."""
     ways: dict[str, int] = defaultdict(lambda: 1)
     for dim, degree in zip(op.dims, config.degrees, strict=False):
         if degree > 1:
-            ways[_way(dim)] *= degree
+            way = _way(dim)
+            ways["TP" if sequence and way == _SEQUENCE else way] *= degree
     known = [name for name in _ORDER if name in ways]
     order = [*known, *(name for name in ways if name not in known)]
     words = " x ".join(f"{name} {ways[name]}" for name in order) or "one device"
@@ -88,6 +93,22 @@ def _split(op: Operator, config: ParallelConfig) -> str:
     if devices < prod(ways.values()):
         words += f" on {devices} device{'s' * (devices > 1)}"
     return words
+
+
+def _is_sequence_parallel(operators: Sequence[Operator], strategy: ResolvedStrategy) -> bool:
+    """Whether of what is computed beside tensor parallelism, most is split by length."""
+    computed: dict[bool, int] = defaultdict(int)  # numbers, by whether they are
+    tensor = False
+    for op in operators:
+        ways = {
+            _way(dim): degree
+            for dim, degree in zip(op.dims, strategy[op.name].degrees, strict=False)
+            if degree > 1
+        }
+        tensor = tensor or "TP" in ways
+        if "TP" not in ways and any(_way(dim) == _SEQUENCE for dim in op.dims):
+            computed[_SEQUENCE in ways] += prod(op.output.shape)
+    return tensor and computed[True] > computed[False]
 
 
 def by_dimension(op: Operator, config: ParallelConfig) -> str:
@@ -108,7 +129,7 @@ def _way(dim: Dim) -> str:
         return "EP"
     if dim.kind in _TENSOR or dim.name in _BETWEEN:
         return "TP"
-    return "sequence" if dim.name == "length" else dim.name
+    return _SEQUENCE if dim.name == "length" else dim.name
 
 
 def _stages(placed: Sequence[frozenset[str]]) -> int:

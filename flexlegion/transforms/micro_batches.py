@@ -17,18 +17,20 @@ from flexlegion.graph.tensor import Tensor
 
 
 def micro_batched(
-    graph: Graph, outputs: Sequence[Tensor], number: int
+    graph: Graph, outputs: Sequence[Tensor], number: int, summed: Set[Tensor] = frozenset()
 ) -> tuple[Graph, tuple[Tensor, ...]]:
     """The graph of one of so many micro-batches, and its outputs.
 
     Parameters
     ----------
     graph
-        Of a whole batch, with its losses; it stays as it is. Weights are shared.
+        Of a whole batch, with its losses; it stays as it is. Weights are shared, but `summed`.
     outputs
         Of its tensors, those that prediction returns.
     number
         Of micro-batches.
+    summed
+        Tables whose gradients are summed up over them (`flexlegion.transforms.tables`).
 
     Raises
     ------
@@ -48,7 +50,10 @@ def micro_batched(
         raise UserError(
             f"a batch of {batch:,} samples cannot be divided into {number:,} micro-batches"
         )
-    copies: dict[Tensor, Tensor] = {tensor: tensor for tensor in graph.weights}
+    copies: dict[Tensor, Tensor] = {
+        tensor: replace(tensor, table=False, summed=True) if tensor in summed else tensor
+        for tensor in graph.weights
+    }
     for tensor in graph.inputs:
         copies[tensor] = _of_fewer(tensor, batch // number)
     same = set(graph.weights)  # what is the same for all samples

@@ -12,6 +12,7 @@ from flexlegion.objective.training import TrainingSpec
 from flexlegion.transforms.losses import add_losses
 from flexlegion.transforms.micro_batches import micro_batched
 from flexlegion.transforms.storage import stored
+from flexlegion.transforms.tables import tables_to_sum
 
 
 def as_trained(
@@ -48,5 +49,6 @@ def as_trained(
     loss = chosen_loss(training.loss, own_loss, outputs)
     with_losses = add_losses(graph, outputs, loss, training.loss_weights)
     whole, its_outputs = stored(with_losses, outputs, training.storage)
-    micro, its_outputs = micro_batched(whole, its_outputs, training.micro_batches)
+    summed = tables_to_sum(whole, training.optimizer)
+    micro, its_outputs = micro_batched(whole, its_outputs, training.micro_batches, summed)
     return micro, its_outputs, replace(training, loss=loss)

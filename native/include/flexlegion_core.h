@@ -39,8 +39,16 @@ void fl_last_error(fl_error *out);
 /* Enumerations. Python reads them here; static_asserts compare them with those of C++. */
 typedef enum { FL_FLOAT32, FL_INT32, FL_BFLOAT16, FL_FLOAT16 } fl_data_type;
 /* A state is a weight that its operator's forward pass reads and writes. Other weights that need no
- * gradient are constants. What is detached is an activation through which no gradient passes. */
-typedef enum { FL_INPUT, FL_WEIGHT, FL_ACTIVATION, FL_OPERATOR_STATE, FL_DETACHED } fl_tensor_kind;
+ * gradient are constants. What is detached is an activation through which no gradient passes. Of a
+ * summed weight rows are looked up, but its gradient is summed up like any weight's. */
+typedef enum {
+  FL_INPUT,
+  FL_WEIGHT,
+  FL_ACTIVATION,
+  FL_OPERATOR_STATE,
+  FL_DETACHED,
+  FL_SUMMED_WEIGHT
+} fl_tensor_kind;
 typedef enum { FL_ROLE_INPUT, FL_ROLE_WEIGHT, FL_ROLE_OUTPUT } fl_role; /* of an operand */
 typedef enum { FL_SAMPLE, FL_ATTRIBUTE, FL_PARAMETER, FL_NONE, FL_REDUCTION, FL_PART } fl_dim_kind;
 /* How the partial values of an output become its value. */

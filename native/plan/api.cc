@@ -94,15 +94,16 @@ fl::Tensor tensor_of(const fl_tensor& its) {
     }
   }
   check_constant(its.data_type, FL_FLOAT16, "data type");
-  // The other side has two kinds more: a weight that is an operator's state, and an activation
-  // through which no gradient passes. Here they are flags.
-  check_constant(its.kind, FL_DETACHED, "kind of tensors");
+  // The other side has three kinds more: a weight that is an operator's state, or that is summed
+  // up, and an activation through which no gradient passes. Here they are flags.
+  check_constant(its.kind, FL_SUMMED_WEIGHT, "kind of tensors");
   tensor.type = static_cast<fl::DataType>(its.data_type);
   tensor.is_state = its.kind == FL_OPERATOR_STATE;
   tensor.detached = its.kind == FL_DETACHED;
-  tensor.kind = tensor.is_state   ? fl::TensorKind::weight
-                : tensor.detached ? fl::TensorKind::activation
-                                  : static_cast<fl::TensorKind>(its.kind);
+  tensor.summed = its.kind == FL_SUMMED_WEIGHT;
+  tensor.kind = tensor.is_state || tensor.summed ? fl::TensorKind::weight
+                : tensor.detached                ? fl::TensorKind::activation
+                                                 : static_cast<fl::TensorKind>(its.kind);
   tensor.needs_gradient = its.needs_gradient != 0;
   if (tensor.is_state && tensor.needs_gradient) {
     throw std::invalid_argument("tensor '" + tensor.name + "' is a state, which has no gradient");

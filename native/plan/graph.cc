@@ -72,7 +72,7 @@ IdVector<TensorId, bool> tables_of(const Graph& graph) {
     }
   }
   for (TensorId t : looked_up.ids()) {
-    if (used_otherwise[t]) looked_up[t] = false;
+    if (used_otherwise[t] || graph.tensors[t].summed) looked_up[t] = false;
   }
   return looked_up;
 }

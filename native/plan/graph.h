@@ -33,6 +33,8 @@ struct Tensor {
   bool is_state = false;
   // An activation through which no gradient passes.
   bool detached = false;
+  // A weight that is no table (tables_of), though rows of it are looked up and nothing else is.
+  bool summed = false;
 
   // Gradients of weights are summed up, so they are floats whatever their values are stored as.
   DataType gradient_type() const { return kind == TensorKind::weight ? DataType::float32 : type; }
@@ -226,9 +228,9 @@ struct Slots {
 Slots slots_of_part(int values, int parts, int k);
 
 // Whether a tensor is a weight (row, column) of which operators look up rows, and which nothing
-// uses otherwise: an embedding's table. These operators can be split by its rows and columns alone.
-// Its gradient is never written down: the update reads it, row by row, off the gradients of those
-// operators' outputs.
+// uses otherwise, unless it is summed: an embedding's table. These operators can be split by its
+// rows and columns alone. Its gradient is never written down: the update reads it, row by row, off
+// the gradients of those operators' outputs.
 IdVector<TensorId, bool> tables_of(const Graph& graph);
 
 // Throws std::invalid_argument unless every operator reads what stands before it, writes what

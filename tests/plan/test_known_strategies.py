@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,13 @@ from flexlegion import Model, ParallelConfig, Strategy, UserError
 from flexlegion.graph.graph import Graph
 from flexlegion.known_strategies import resolve
 from flexlegion.known_strategies.gnmt import layer_depths
-from flexlegion.known_strategies.pipeline import cut, cut_into_runs
+from flexlegion.known_strategies.pipeline import (
+    crossing_numbers,
+    cut,
+    cut_into_runs,
+    runs_of_layers,
+    work_of,
+)
 from flexlegion.machine.devices import Devices
 from flexlegion.networks.network import Network
 from flexlegion.objective.training import TrainingSpec
@@ -449,6 +455,36 @@ def test_runs_are_balanced(work: list[int], data: st.DataObject) -> None:
             other[at] = to
             if set(other) == set(numbers):
                 assert squares(other) >= squares(numbers)
+
+
+@pytest.mark.parametrize(("stages", "runs"), [(2, 1), (4, 1), (3, 2)])
+def test_runs_end_between_blocks(stages: int, runs: int) -> None:
+    """Of a transformer, behind a sum: one tensor crosses, and stages are nearly as equal."""
+    graph = build("gpt", 4, steps=64, layers=12, hidden=64, heads=4, vocabulary=96).graph
+    numbers = runs_of_layers(graph, stages, runs)
+    ends = [at for at, (run, then) in enumerate(pairwise(numbers)) if run != then]
+    assert len(ends) == stages * runs - 1
+    assert {type(graph.operators[at].kind).__name__ for at in ends} == {"Add"}
+    assert {crossing_numbers(graph)[at] for at in ends} == {4 * 64 * 64}
+    work = [work_of(op) for op in graph.operators]
+
+    def largest(numbers: list[int]) -> int:
+        works = [0] * stages
+        for its, number in zip(work, numbers, strict=True):
+            works[number % stages] += its
+        return max(works)
+
+    assert largest(numbers) <= 1.05 * largest(cut_into_runs(work, stages, runs))
+
+
+def test_what_crosses() -> None:
+    """Behind each operator, what has been computed and is read later."""
+    model = Model(2)
+    x = model.input((3,))
+    y = model.dense(x, 5)
+    z = model.dense(y, 7)
+    model.concat([y, z], axis=1)
+    assert crossing_numbers(model.graph) == [2 * 5, 2 * (5 + 7), 0]
 
 
 def test_too_few_layers_to_interleave() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +54,9 @@ def test_activations_are_divided_and_weights_are_shared(name: str) -> None:
     half = Network.of(model, replace(spec, micro_batches=2)).graph
     assert (whole.micro_batches, half.micro_batches) == (1, 2)
     assert Fingerprint.of(half).value == Fingerprint.of(whole).value
-    assert half.weights == whole.weights
+    summed = {weight for weight in half.weights if weight.summed}
+    assert [its.name for its in half.weights] == [its.name for its in whole.weights]
+    assert set(half.weights) - summed == {its for its in whole.weights if its in half.weights}
     divided = 0
     for a, b in zip(whole.tensors, half.tensors, strict=True):
         assert (a.name, a.dtype, a.kind) == (b.name, b.dtype, b.kind)
@@ -212,3 +215,32 @@ def test_what_moves_by_hand() -> None:
         problem = pairs_of_layers(rounds)
         strategy = placed(problem, dict.fromkeys(("first", "second", "loss"), 1))
         assert full(problem, strategy).bytes_moved == 2 * 8 * 16 * 4
+
+
+@pytest.mark.parametrize(("rows", "summed"), [(4 * 6 - 1, True), (4 * 6, False)])
+def test_tables_that_are_looked_up_often_are_summed(rows: int, summed: bool) -> None:
+    """Of which a batch looks up more rows than there are, the gradient is like any weight's.
+
+    So what is kept does not grow with the micro-batches; and samples can be split.
+    """
+
+    def problem(micro_batches: int, optimizer: str = "adam") -> Problem:
+        model = Model(4)
+        tokens = model.input((6,), dtype="int32")
+        model.dense(model.embedding(tokens, rows, 64, name="embed"), 8)
+        spec = TrainingSpec.of(loss=MSE, micro_batches=micro_batches, optimizer=optimizer)
+        return Network.of(model, spec).problem(topology_of("p100x2"), ArbitraryCosts(1))
+
+    one, four = problem(1), problem(4)
+    (table,) = (weight for weight in four.graph.weights if weight.name == "embed.table")
+    assert (table.summed, table.table) == (summed, not summed)
+    assert [op.name for op in four.graph.operators if op.looks_up] == ["embed"] * (not summed)
+    assert all(weight.table for weight in one.graph.weights if weight.name == "embed.table")
+    assert not any(weight.summed for weight in problem(4, "lazy-adam").graph.weights)
+    strategy = strategy_of(four, "data")
+    assert prod(strategy["embed"].degrees) == strategy["embed"].degrees[0 if summed else 2]
+    line = full(four, strategy)
+    Plan(strategy, four.outputs, four.optimizer_states).verify()
+    looked_up = 6 * 64 * 4  # bytes of a micro-batch's gradient
+    gradients = sum(its["gradients"] for its in line.contents_bytes.values())
+    assert (gradients >= 4 * looked_up) == (not summed)

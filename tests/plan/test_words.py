@@ -26,7 +26,7 @@ def words(model: Any, machine: str, strategy: Any, **training: Any) -> str:
     [
         ("single", 1, "one device"),
         ("data", 1, "DP 4; ZeRO-1"),
-        ("megatron", 1, "TP 4 (99% of the work), sequence 4 (1%); ZeRO-1"),
+        ("megatron", 1, "TP 4; sequence-parallel; ZeRO-1"),
         ("fsdp", 1, "DP 4; ZeRO-3"),
         ("data+zero2", 2, "DP 4; ZeRO-2; 2 micro-batches"),
         ("pipeline", 4, "PP 4, stages of one device; 4 micro-batches"),
