@@ -37,6 +37,8 @@ from flexlegion.spmd.layout import Entry, entries
 from flexlegion.strategy.configuration import ParallelConfig
 
 WIDTH = 100
+# What users of a program call, if its helpers have it, and nothing else in it may.
+CALLED = {"by_stage", "clipped"}
 
 
 def missing(graph: Graph, target: Target) -> list[str]:
@@ -123,7 +125,7 @@ class Program:
             f"CLIP_NORM: float | None = {self.clip_norm!r}  # of gradients, all together\n"
             f"MICRO_BATCHES = {self.graph.micro_batches}  # of a batch",
             body(runtime),
-            used(more, words(body(runtime) + "".join(model))),
+            used(more, words(body(runtime) + "".join(model)) | CALLED),
             used(modules, words(" ".join(map(self._function, self.graph.operators)))),
             *self._own.values(),
             *model,
@@ -204,9 +206,17 @@ class Program:
             if dim is not None and dim in access.once
         ]
         more = f", once={sequence(once)}" if once and self.target.runs_tiles(op) else ""
-        if tensor.kind == "weight" and self.places[tensor].is_gathered_again:
+        if tensor.kind == "weight" and self._is_gathered_again(tensor):
             more += ", gathered=True"
         return f"read({holder}[{literal(tensor.name)}], {placed}{more})"
+
+    def _is_gathered_again(self, weight: Tensor) -> bool:
+        """Whether the backward pass gathers a weight for itself."""
+        return self.places[weight].is_gathered_again
+
+    def _readers(self, _: Tensor) -> str:
+        """An argument that says which of several parts of a program read a weight."""
+        return ""
 
     # The file's parts.
 
@@ -221,9 +231,7 @@ class Program:
             spelt.append(repr(weight.requires_gradient))
             if place.is_sharded:
                 spelt += [self._spelt(place.kept, rank), literal(place.sharding)]
-            stages = (0,) if self.pipeline is None else self.pipeline.stages_of(weight)
-            if stages != (0,):
-                spelt.append(f"stages={stages!r}")
+            spelt += filter(None, [self._readers(weight)])
             lines.append(f"    {literal(weight.name)}: Place({', '.join(spelt)}),")
         text = "\n".join(lines)
         return f"# Where each weight is.\nWEIGHTS: dict[str, Place] = {{\n{text}\n}}"

@@ -50,9 +50,9 @@ def mlp(m: Model) -> None:
 
 
 def transformer(m: Model) -> None:
-    """Two blocks of GPT's kind, on tokens."""
-    x = m.embedding(m.input((8,), dtype="int32"), 32, 16)
-    x = m.position_embedding(x)
+    """Two blocks of GPT's kind, on tokens; their table is the output layer, too."""
+    looked_up = m.embedding(m.input((8,), dtype="int32"), 32, 16)
+    x = m.position_embedding(looked_up)
     for _ in range(2):
         y = m.layer_norm(x)
         q, v = (m.reshape(m.dense(y, 16), (8, 4, 4)) for _ in range(2))
@@ -61,7 +61,7 @@ def transformer(m: Model) -> None:
         x = m.add([x, m.dense(y, 16)])
         y = m.dense(m.gelu(m.dense(m.layer_norm(x), 32)), 16)
         x = m.add([x, y])
-    m.dense(m.rms_norm(x), 32)
+    m.dense(m.rms_norm(x), 32, use_bias=False, share=looked_up)
 
 
 def convolutional(m: Model) -> None:
