@@ -21,7 +21,6 @@ from flexlegion.exporters.placed import ProgramMemory, program_memory
 from flexlegion.exporters.program import missing, program
 from flexlegion.exporters.shards import weight_places
 from flexlegion.exporters.space import (
-    check_losses,
     check_training,
     divisions_of,
     target_of,
@@ -246,7 +245,6 @@ def program_of(its: Given, to: str) -> ExportedProgram:
     network, graph = setting.network, problem.graph
     target = target_of(to, len(problem.devices))
     check_training(network.training, to)
-    check_losses(graph, to)
     if unknown_types := missing(graph, target):
         raise UserError(
             f"{to} has no function here for operators {', '.join(unknown_types)}; say what those "

@@ -229,14 +229,15 @@ def fits(shape: tuple[int, ...], wanted: tuple[int, ...], loose: bool) -> bool:
     return shape[:1] == wanted[:1] and [extent for extent in shape[1:] if extent != 1] == tight
 
 
-def mean(values: Array, labels: Array | None, parts: int = 1) -> Array:
-    """The mean of a loss over the batch; of labels, those from 0 on count.
+def mean(values: Array, counts: Array | None, parts: int = 1) -> Array:
+    """The mean of a loss over the batch: by what its labels count, if that is said.
 
     The batch has so many `parts`, of one of which these are the values; the labels are all of them.
     """
-    if labels is None:
+    if counts is None:
         return values.mean() / parts
-    return values.sum() / jnp.maximum((jnp.asarray(labels) >= 0).sum(), 1)
+    total = counts.sum()
+    return values.sum() / jnp.where(total > 0, total, 1)
 
 
 # end

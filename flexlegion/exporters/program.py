@@ -27,7 +27,7 @@ from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.operator_type import Access
 from flexlegion.graph.tensor import Tensor, TensorRole
 from flexlegion.layers.arrangement import forms_of
-from flexlegion.objective.losses import losses_of
+from flexlegion.objective.losses import class_weights_of, losses_of
 from flexlegion.objective.precision import DEFAULT
 from flexlegion.ops.given_weights import GivenWeights
 from flexlegion.ops.losses import CrossEntropy, LossOperator
@@ -348,14 +348,22 @@ class Program:
         for op in losses_of(self.graph).values():
             kind = op.kind
             assert isinstance(kind, LossOperator)
-            name = op.inputs[-1].name
-            its = self._identifiers[name] if isinstance(kind, CrossEntropy) else "None"
-            if its != "None":
-                its = self._all_labels(name) if several else its
-                its = its if self._is_jax else f"counted(w, {its})"
+            its = self._counts(op, kind) if isinstance(kind, CrossEntropy) else "None"
             term = f"mean(t[{literal(op.output.name)}], {its}{', parts' * several})"
             terms.append(term if kind.weight == 1 else f"{kind.weight!r} * {term}")
         return " + ".join(terms)
+
+    def _counts(self, op: Operator, kind: CrossEntropy) -> str:
+        """What each label adds to the number by which the sum of its losses is divided."""
+        name = op.inputs[-1].name
+        arguments = [self._all_labels(name) if self._has_several else self._identifiers[name]]
+        if kind.ignored >= 0:
+            arguments.append(f"ignored={kind.ignored}")
+        if kind.class_weights:
+            whole = "" if self._is_jax else ".full_tensor()"
+            arguments.append(f"weights=w[{literal(class_weights_of(op.name))}]{whole}")
+        its = f"counting({', '.join(arguments)})"
+        return its if self._is_jax else f"counted(w, {its})"
 
     def _all_labels(self, name: str) -> str:
         """The labels of which a loss is the mean, those of a whole batch if they are given."""
