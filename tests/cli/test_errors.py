@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from imported import no_legate
 
 from flexlegion import SGD, Adam, Model, UserError
 from flexlegion.cli.main import main
@@ -444,10 +445,9 @@ def under_legate(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def early(capsys: Capture, *args: str) -> str:
     """What ``flexlegion train`` says is wrong before it starts Legion."""
-    assert main(["train", *args]) == 2
-    text = sentence(*capsys.readouterr())
-    assert "legate" not in sys.modules
-    return text
+    with no_legate():
+        assert main(["train", *args]) == 2
+    return sentence(*capsys.readouterr())
 
 
 @pytest.mark.parametrize(("args", "text"), TRAIN_ARGUMENTS)
