@@ -13,7 +13,10 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={sys.argv[1]}"
+# Compiled quickly, as programs run three steps: what is divided is divided all the same.
+os.environ["XLA_FLAGS"] = (
+    f"--xla_force_host_platform_device_count={sys.argv[1]} --xla_backend_optimization_level=0"
+)
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_ENABLE_X64"] = "1"  # what is given in double precision stays that
 STEPS = 3
