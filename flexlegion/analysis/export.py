@@ -21,7 +21,6 @@ from flexlegion.exporters.placed import ProgramMemory, program_memory
 from flexlegion.exporters.program import missing, program
 from flexlegion.exporters.shards import weight_places
 from flexlegion.exporters.space import (
-    check_losses,
     check_training,
     divisions_of,
     target_of,
@@ -246,13 +245,12 @@ def program_of(its: Given, to: str) -> ExportedProgram:
     network, graph = setting.network, problem.graph
     target = target_of(to, len(problem.devices))
     check_training(network.training, to)
-    check_losses(graph, to)
     if unknown_types := missing(graph, target):
         raise UserError(
             f"{to} has no function here for operators {', '.join(unknown_types)}; say what those "
             "of your own compute by register_functions"
         )
-    stages = pipeline_of(problem, given, target.name)
+    stages = pipeline_of(problem, given)
     pipeline = None if isinstance(stages, str) else stages
     if pipeline is not None:
         target = target_of(to, len(pipeline.stages[0]))
@@ -328,9 +326,10 @@ def _reminders(setting: Setting, target: str, pipeline: Pipeline | None) -> list
         lines.append(f"{call} takes a whole batch, and brings it through in {number} micro-batches")
     if pipeline is not None:
         schedule = pipeline.schedule.removeprefix("Schedule")
+        order = f"PyTorch's order {schedule}" if target == "dtensor" else f"the order {schedule}"
         lines.append(
-            f"micro-batches pass {len(pipeline.stages)} stages in PyTorch's order {schedule}; "
-            f"there is no forward pass but that of {call}"
+            f"micro-batches pass {len(pipeline.stages)} stages in {order}; there is no forward "
+            f"pass but that of {call}"
         )
     if network.training.precision != DEFAULT:
         lines.append(f"products are computed in {network.training.precision}")

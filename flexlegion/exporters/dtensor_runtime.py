@@ -150,26 +150,25 @@ def spread(w: Weights, tensor: Tensor) -> DTensor:
     return DTensor.from_local(tensor, w.mesh, placed, run_check=False)
 
 
-def counted(w: Weights, labels: Tensor) -> Tensor:
-    """How many labels count: those from 0 on, of all devices' shares."""
+def counted(w: Weights, counts: Tensor) -> Tensor:
+    """What labels count together, those of all devices' shares."""
     axes = SHARED if w.own_share else ()
     placed = [P if axis in axes else R for axis in range(w.mesh.ndim)]
-    count = DTensor.from_local((labels >= 0).sum(), w.mesh, placed, run_check=False)
-    return count.full_tensor()
+    return DTensor.from_local(counts.sum(), w.mesh, placed, run_check=False).full_tensor()
 
 
 def mean(values: DTensor, count: Tensor | None, parts: int = 1) -> Tensor:
     """The mean of a loss over the batch, on every device.
 
-    The batch has so many `parts`, of one of which these are the values; of all of them, so many
-    count, by default all.
+    The batch has so many `parts`, of one of which these are the values; its labels count so much
+    together, by default each of them 1.
     """
     mesh = values.device_mesh
     placed = tuple(values.placements)
     summed = tuple(P if isinstance(p, Shard) else R for p in placed)
     total = run(torch.sum, [read(values, placed, placed)], [summed])
     whole: Tensor = total.redistribute(mesh, [R] * mesh.ndim).to_local()
-    return whole / (parts * values.numel() if count is None else count.clamp(min=1))
+    return whole / (parts * values.numel() if count is None else torch.where(count > 0, count, 1))
 
 
 class Form(NamedTuple):

@@ -8,6 +8,7 @@ a state returns its new values after its outputs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -203,66 +204,109 @@ FORMULAS: dict[str, Any] = {
 }
 
 
-def own_logit(logits: Array, labels: Array) -> Array:
+def counting(labels: Any, ignored: int = -1, weights: Array | None = None) -> Array:
+    """Whether labels count, or the weights of their classes, of which `weights` has a row.
+
+    Those below 0 and `ignored` do not count.
+    """
+    labels = jnp.asarray(labels)
+    counts = (labels >= 0) & (labels != ignored)
+    return counts if weights is None else counts * weights[0][jnp.where(counts, labels, 0)]
+
+
+def own_of(logits: Array, labels: Array, counts: Array) -> Array:
+    """The logit of each label's own class; that of the first one where it does not count."""
+    rows = jnp.where(counts, labels, 0)[..., None]
+    return jnp.take_along_axis(logits, rows, -1)[..., 0]
+
+
+def own_logit(logits: Array, labels: Array, ignored: int = -1) -> Array:
     """The logit of each label's own class; 0 where it does not count."""
-    own = jnp.take_along_axis(logits, jnp.maximum(labels, 0)[..., None], -1)[..., 0]
-    return lax.stop_gradient(own * (labels >= 0))
+    counts = counting(labels, ignored)
+    return lax.stop_gradient(own_of(logits, labels, counts) * counts)
 
 
-def logit_statistics(logits: Array, labels: Array, own: Array) -> tuple[Array, Array]:
+def logit_statistics(
+    logits: Array, labels: Array, own: Array, ignored: int = -1
+) -> tuple[Array, Array]:
     """The cross-entropy of each label, 0 where it does not count, and no rank."""
-    there = jnp.maximum(labels, 0)[..., None]
-    own = jnp.take_along_axis(logits, there, -1)[..., 0]
-    losses = (jax.nn.logsumexp(logits, -1) - own) * (labels >= 0)
+    counts = counting(labels, ignored)
+    losses = (jax.nn.logsumexp(logits, -1) - own_of(logits, labels, counts)) * counts
     return losses, jnp.zeros_like(losses)
 
 
 def smoothed_logit_statistics(
-    logits: Array, labels: Array, own: Array
+    logits: Array, labels: Array, own: Array, *weights: Array, ignored: int = -1
 ) -> tuple[Array, Array, Array]:
-    """As `logit_statistics`, and the mean of the logits relative to the own one."""
-    losses, rank = logit_statistics(logits, labels, own)
-    there = jnp.maximum(labels, 0)[..., None]
-    mean = (logits - jnp.take_along_axis(logits, there, -1)).mean(-1) * (labels >= 0)
-    return losses, rank, mean
+    """As `logit_statistics`, and the mean of the logits relative to the own one.
+
+    Classes may have `weights`, which these are multiplied with.
+    """
+    losses, rank = logit_statistics(logits, labels, own, ignored)
+    counts = counting(labels, ignored)
+    relative = math.prod(weights, start=logits - own_of(logits, labels, counts)[..., None])
+    return losses, rank, relative.mean(-1) * counts
 
 
-def cross_entropy(log_sum: Array, *others: Array, smoothing: float = 0.0) -> Array:
-    """One value a label; of smoothed ones, the statistics' mean is part of it."""
-    return log_sum if smoothing == 0 else log_sum - smoothing * others[1]
+def cross_entropy(
+    log_sum: Array,
+    *others: Array,
+    smoothing: float = 0.0,
+    ignored: int = -1,
+    label_weights: bool = False,
+) -> Array:
+    """One value a label, of its statistics, of the weights of classes and labels, and the label.
+
+    Of smoothed labels, the statistics' mean is part of it.
+    """
+    _, *means, labels = others
+    of_labels = [means.pop()] if label_weights else []
+    mean = smoothing * means.pop(0) if smoothing > 0 else 0
+    for weights in means:  # of classes, if they have some
+        own = counting(labels, ignored, weights)
+        log_sum = ((1 - smoothing) * own + smoothing * weights.mean()) * log_sum
+    return math.prod(of_labels, start=log_sum - mean)
 
 
-def softmax_cross_entropy(logits: Array, labels: Array, smoothing: float = 0.0) -> Array:
+def softmax_cross_entropy(logits: Array, *others: Array, smoothing: float = 0.0) -> Array:
+    *weights, labels = others
     even = smoothing / logits.shape[-1]
-    return -(((1 - smoothing) * labels + even) * jax.nn.log_softmax(logits, -1)).sum(-1)
+    losses = -(((1 - smoothing) * labels + even) * jax.nn.log_softmax(logits, -1)).sum(-1)
+    return math.prod(weights, start=losses)
 
 
-def each_sample(x: Array) -> Array:
-    """The mean over each sample's values."""
-    return x.reshape(x.shape[0], -1).mean(1)
+def each_sample(x: Array, *weights: Array) -> Array:
+    """The mean over each sample's values, times its weight, if it has one."""
+    return math.prod(weights, start=x.reshape(x.shape[0], -1).mean(1))
 
 
-def mean_squared_error(x: Array, labels: Array) -> Array:
-    return each_sample(jnp.square(x - labels))
+def mean_squared_error(x: Array, *others: Array) -> Array:
+    *weights, labels = others
+    return each_sample(jnp.square(x - labels), *weights)
 
 
-def mean_absolute_error(x: Array, labels: Array) -> Array:
-    return each_sample(jnp.abs(x - labels))
+def mean_absolute_error(x: Array, *others: Array) -> Array:
+    *weights, labels = others
+    return each_sample(jnp.abs(x - labels), *weights)
 
 
-def huber(x: Array, labels: Array, delta: float = 1.0) -> Array:
+def huber(x: Array, *others: Array, delta: float = 1.0) -> Array:
+    *weights, labels = others
     error = jnp.abs(x - labels)
     inside = 0.5 * jnp.square(error)
-    return each_sample(jnp.where(error < delta, inside, delta * (error - 0.5 * delta)))
+    losses = jnp.where(error < delta, inside, delta * (error - 0.5 * delta))
+    return each_sample(losses, *weights)
 
 
-def binary_cross_entropy(x: Array, labels: Array, of: str = "logits") -> Array:
+def binary_cross_entropy(
+    x: Array, *others: Array, of: str = "logits", positive_weight: float = 1.0
+) -> Array:
+    *weights, labels = others
     if of == "logits":
-        losses = jnp.maximum(x, 0) - x * labels + jnp.log1p(jnp.exp(-jnp.abs(x)))
+        yes, no = jax.nn.log_sigmoid(x), jax.nn.log_sigmoid(-x)
     else:
         yes, no = (jnp.maximum(jnp.log(p), -100.0) for p in (x, 1 - x))  # as PyTorch bounds them
-        losses = -(labels * yes + (1 - labels) * no)
-    return each_sample(losses)
+    return each_sample(-(positive_weight * labels * yes + (1 - labels) * no), *weights)
 
 
 def mean_loss(x: Array) -> Array:

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,9 +12,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
+
+from flexlegion.exporters.jax_training import home, mesh, once_more
 
 # begin
 Weights = Mapping[str, Array]
@@ -34,15 +34,14 @@ def read(tensor: Array, spec: Spec, once: tuple[str, ...] = (), gathered: bool =
     """An operand: where it has to lie, by its dimensions.
 
     Along the axes `once`, all but the first device take zeros: the operand is a term of a sum. One
-    that is `gathered` is a weight in shards, which the backward pass gathers once more.
+    that is `gathered` is a weight of which nothing is kept for the backward pass but where it is
+    stored: what is gathered or moved of it is so once more.
     """
     return Operand(tensor, spec, once, gathered)
 
 
-@functools.cache
-def mesh() -> Mesh:
-    """The devices, in their order."""
-    devices = jax.devices()[: math.prod(SIZES)]
+def arranged(devices: Sequence[Any]) -> Mesh:
+    """Devices as a mesh, in their order."""
     automatic = (jax.sharding.AxisType.Auto,) * len(SIZES)  # the compiler divides what is between
     return jax.make_mesh(SIZES, AXES, devices=devices, axis_types=automatic)
 
@@ -56,9 +55,8 @@ def run(
     """Apply a function to operands that lie so; its results are to lie as `outputs` say."""
 
     def on_whole(*tensors: Array) -> Any:
-        given = [placed(t, operand.spec) for t, operand in zip(tensors, operands, strict=True)]
         with products():
-            return function(*given, **attributes)
+            return function(*tensors, **attributes)
 
     results = gathering(on_whole, operands)
     several = results if isinstance(results, tuple) else (results,)
@@ -94,23 +92,44 @@ def run_tiles(
 
 
 def gathering(function: Callable[..., Any], operands: Sequence[Operand]) -> Any:
-    """Apply a function to tensors; the backward pass gathers once more what is gathered for it."""
-    tensors = [operand.tensor for operand in operands]
+    """Apply a function to operands, each where it has to lie.
+
+    The backward pass gathers once more what is gathered for it.
+    """
+    tensors = [
+        operand.tensor if operand.gathered else placed(operand.tensor, operand.spec)
+        for operand in operands
+    ]
     if not any(operand.gathered for operand in operands):
         return function(*tensors)
 
     def of(*tensors: Array) -> Any:
         given = [
-            checkpoint_name(placed(t, operand.spec), GATHERED) if operand.gathered else t
-            for t, operand in zip(tensors, operands, strict=True)
+            placed(tensor, operand.spec) if operand.gathered else tensor
+            for tensor, operand in zip(tensors, operands, strict=True)
         ]
         return function(*given)
 
-    policy = jax.checkpoint_policies.save_anything_except_these_names(GATHERED)
-    return jax.checkpoint(of, policy=policy)(*tensors)
+    return once_more(of, policy=is_kept)(*tensors)
 
 
-GATHERED = "gathered"
+def is_kept(primitive: Any, *_: Any, **__: Any) -> bool:
+    """Whether the backward pass finds a result of a function that gathers weights.
+
+    Not if something has been moved only: of a weight, that would be a copy.
+    """
+    return primitive.name not in MOVES
+
+
+MOVES = {
+    "broadcast_in_dim",
+    "convert_element_type",
+    "reshape",
+    "sharding_constraint",
+    "slice",
+    "squeeze",
+    "transpose",
+}
 
 
 def products() -> Any:
@@ -118,15 +137,6 @@ def products() -> Any:
     if PRECISION == "tf32":
         return jax.default_matmul_precision("tensorfloat32")
     return contextlib.nullcontext()
-
-
-def clipped(gradients: Weights) -> dict[str, Array]:
-    """Gradients by weight, scaled down to the norm CLIP_NORM, of all together."""
-    if CLIP_NORM is None:
-        return dict(gradients)
-    norm = jnp.sqrt(sum(jnp.square(gradient).sum() for gradient in gradients.values()))
-    factor = jnp.minimum(CLIP_NORM / (norm + 1e-6), 1)
-    return {name: gradient * factor for name, gradient in gradients.items()}
 
 
 def placed(tensor: Array, spec: Spec | None) -> Array:
@@ -139,7 +149,7 @@ def placed(tensor: Array, spec: Spec | None) -> Array:
 def distributed(weights: Mapping[str, Any]) -> dict[str, Array]:
     """Weights by name on the devices, each where WEIGHTS says."""
     return {
-        name: jax.device_put(jnp.asarray(weights[name]), NamedSharding(mesh(), place.stored))
+        name: jax.device_put(jnp.asarray(weights[name]), NamedSharding(home(place), place.stored))
         for name, place in WEIGHTS.items()
     }
 
@@ -153,13 +163,14 @@ class Place(NamedTuple):
     """Where a weight is: its first reader has it as `spec`.
 
     It is `kept` in shards, if that is said, as its gradient and the optimizer's states are. Of
-    "weights", the backward pass gathers it once more.
+    "weights", the backward pass gathers it once more. In a pipeline, these `runs` read it.
     """
 
     spec: Spec
     trained: bool
     kept: Spec | None = None
     sharding: str = "states"
+    runs: tuple[int, ...] = (0,)
 
     @property
     def stored(self) -> Spec:
@@ -218,19 +229,19 @@ def fits(shape: tuple[int, ...], wanted: tuple[int, ...], loose: bool) -> bool:
     return shape[:1] == wanted[:1] and [extent for extent in shape[1:] if extent != 1] == tight
 
 
-def mean(values: Array, labels: Array | None, parts: int = 1) -> Array:
-    """The mean of a loss over the batch; of labels, those from 0 on count.
+def mean(values: Array, counts: Array | None, parts: int = 1) -> Array:
+    """The mean of a loss over the batch: by what its labels count, if that is said.
 
     The batch has so many `parts`, of one of which these are the values; the labels are all of them.
     """
-    if labels is None:
+    if counts is None:
         return values.mean() / parts
-    return values.sum() / jnp.maximum((jnp.asarray(labels) >= 0).sum(), 1)
+    total = counts.sum()
+    return values.sum() / jnp.where(total > 0, total, 1)
 
 
 # end
 PRECISION: str = "fp32"
-CLIP_NORM: float | None = None
 SIZES: tuple[int, ...] = ()
 AXES: tuple[str, ...] = ()
 WEIGHTS: dict[str, Place] = {}

@@ -4,19 +4,54 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-
-from flexlegion.exporters.jax_runtime import placed, trained
+from jax.sharding import Mesh
 
 if TYPE_CHECKING:
-    from flexlegion.exporters.jax_runtime import Form, Place, Weights
+    from flexlegion.exporters.jax_runtime import Form, Place, Weights, arranged, placed, trained
 
 # begin
+
+
+@functools.cache
+def mesh() -> Mesh:
+    """The devices, in their order."""
+    return arranged(jax.devices()[: math.prod(SIZES)])
+
+
+def home(_: Place) -> Mesh:
+    """Where a weight is stored."""
+    return mesh()
+
+
+def once_more(function: Callable[..., Any], policy: Any = None) -> Callable[..., Any]:
+    """A function that the backward pass runs again, but for the results that a policy keeps."""
+    return jax.checkpoint(function, policy=policy)
+
+
+def clipped(gradients: Weights) -> dict[str, Array]:
+    """Gradients by weight, scaled down to the norm CLIP_NORM, of all together."""
+    if CLIP_NORM is None:
+        return dict(gradients)
+    norm = jnp.sqrt(squares(gradients))
+    return scaled(gradients, CLIP_NORM / (norm + 1e-6))
+
+
+def squares(gradients: Weights) -> Array:
+    """The sum of their squares."""
+    return sum((jnp.square(gradient).sum() for gradient in gradients.values()), jnp.zeros(()))
+
+
+def scaled(gradients: Weights, factor: Array) -> dict[str, Array]:
+    """Gradients times a factor, if it is below 1."""
+    return {name: gradient * jnp.minimum(factor, 1) for name, gradient in gradients.items()}
 
 
 def again(
@@ -42,7 +77,7 @@ def again(
         function(inner)
         return tuple(inner[name] for name in results)
 
-    made = jax.checkpoint(of)(*(t[name] for name in given))
+    made = once_more(of)(*(t[name] for name in given))
     t.update(zip(results, made, strict=True))
 
 
@@ -87,6 +122,8 @@ def in_micro_batches(
 
 # end
 # A plan has values of its own.
+CLIP_NORM: float | None = None
+SIZES: tuple[int, ...] = ()
 MICRO_BATCHES: int = 1
 FORMS: dict[str, Form] = {}
 WEIGHTS: dict[str, Place] = {}

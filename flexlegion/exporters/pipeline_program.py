@@ -1,4 +1,4 @@
-"""A pipeline as a program for PyTorch: each stage has a program for DTensor on its own mesh."""
+"""A pipeline as a program for PyTorch or for JAX: the operators of each stage, on its own mesh."""
 
 from __future__ import annotations
 
@@ -19,6 +19,11 @@ class PipelineProgram(Program):
     """What a program is made of whose operators are on stages."""
 
     def _runtime(self) -> tuple[ModuleType, ...]:
+        if self._is_jax:
+            from flexlegion.exporters import jax_pipeline
+            from flexlegion.spmd import schedule
+
+            return (*super()._runtime(), jax_pipeline, schedule)
         from flexlegion.exporters import dtensor_pipeline
 
         return (*super()._runtime(), dtensor_pipeline)
@@ -49,11 +54,12 @@ class PipelineProgram(Program):
             )
             for run in self._its.runs
         ]
+        schedule = self._its.kind if self._is_jax else self._its.schedule
         return "\n".join(
             [
-                "# The processes of each stage; run r is on stage r modulo their number.",
+                "# The devices of each stage; run r is on stage r modulo their number.",
                 f"STAGES = {self._its.stages!r}",
-                f"SCHEDULE = {literal(self._its.schedule)}",
+                f"SCHEDULE = {literal(schedule)}",
                 "# The inputs and labels that each run reads.",
                 f"READ: Sequence[Sequence[str]] = {sequence(read)}",
             ]
@@ -68,13 +74,19 @@ class PipelineProgram(Program):
         for number, tensors in enumerate(self._its.passed()):
             lines.append("    (")
             for tensor in tensors:
-                placed = self._read_as(tensor, number)
-                shape = part_of(tensor.shape, placed, self.target.axes)
-                spelt = self._spelt(placed, len(shape))
-                what = f"{literal(tensor.name)}, {shape}, {literal(tensor.dtype)}, {spelt}"
-                lines.append(f"        Passed({what}),")
+                lines.append(f"        {self._spelt_passed(tensor, number)},")
             lines.append("    ),")
         return "\n".join([*lines, ")"])
+
+    def _spelt_passed(self, tensor: Tensor, number: int) -> str:
+        """What goes from run to run, as the target has to know it."""
+        placed = self._read_as(tensor, number)
+        rank = len(tensor.shape)
+        name, lies = literal(tensor.name), self._spelt(placed, rank)
+        if self._is_jax:
+            return f"Passed({name}, {lies}, {tensor.dtype.startswith('float')})"
+        part = part_of(tensor.shape, placed, self.target.axes)
+        return f"Passed({name}, {part}, {literal(tensor.dtype)}, {lies})"
 
     def _read_as(self, tensor: Tensor, number: int) -> Layout:
         """How the first operator behind a run has a tensor that it reads."""
@@ -92,8 +104,9 @@ class PipelineProgram(Program):
     def _run(self, number: int) -> str:
         its: Sequence[Operator] = self._its.runs[number]
         stage = number % len(self._its.stages)
+        key = ", key: Any" if self._is_jax else ""
         lines = [
-            f"def run_{number}(w: Weights, t: dict[str, Any]) -> None:",
+            f"def run_{number}(w: Weights, t: dict[str, Any]{key}) -> None:",
             f'    """On stage {stage}: {len(its)} operators."""',
             *self._lines(self._rows_of_runs[number]),
         ]
@@ -119,6 +132,18 @@ class PipelineProgram(Program):
 
     def _all_labels(self, name: str) -> str:
         return f"whole[{literal(name)}]"
+
+    def _readers(self, weight: Tensor) -> str:
+        """Which runs read a weight; for PyTorch, the stages that have it."""
+        if self._is_jax:
+            runs = self._its.runs_of(weight)
+            return "" if runs == (0,) else f"runs={runs!r}"
+        stages = self._its.stages_of(weight)
+        return "" if stages == (0,) else f"stages={stages!r}"
+
+    def _is_gathered_again(self, weight: Tensor) -> bool:
+        """In JAX, all are: or each micro-batch that is under way would keep what is moved of it."""
+        return self._is_jax or super()._is_gathered_again(weight)
 
     def _forward_backward(self) -> str:
         return super()._forward_backward().replace("in_micro_batches(", "in_pipeline(")

@@ -1,12 +1,14 @@
 """Strategies whose operators are on disjoint sets of devices: the stages of a pipeline.
 
 PyTorch's pipelines (`torch.distributed.pipelining`) have stages of equally many devices, in a row
-that micro-batches pass once or several times. What a strategy places otherwise is no pipeline, and
-a program has one mesh of all devices for it.
+that micro-batches pass once or several times. JAX has no pipelines; programs for it have the same
+ones. What a strategy places otherwise is no pipeline, and a program has one mesh of all devices for
+it.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +19,7 @@ from flexlegion.graph.tensor import Tensor
 from flexlegion.objective.losses import losses_of
 from flexlegion.sim.problem import Problem
 from flexlegion.spmd.program import device_sets, runs_of
+from flexlegion.spmd.schedule import group_size, in_flight, orders
 from flexlegion.strategy.configuration import ParallelConfig
 from flexlegion.strategy.pairs import trained
 
@@ -35,7 +38,7 @@ class Pipeline:
     micro_batches
         Of a batch.
     schedule
-        In which order micro-batches go forward and backward: a class of
+        In which order micro-batches go forward and backward, as PyTorch calls it: a class of
         `torch.distributed.pipelining`.
     """
 
@@ -54,27 +57,26 @@ class Pipeline:
         stages = [list(its) for its in self.stages]
         return {"stages": stages, "rounds": self.rounds, "schedule": self.schedule}
 
-    def in_flight(self, run: int) -> int:
-        """Of how many micro-batches at most a run has activations."""
-        if self.schedule == "ScheduleGPipe":
-            return self.micro_batches
-        stages, stage = len(self.stages), run % len(self.stages)
-        if self.rounds == 1:
-            return min(self.micro_batches, stages - stage)
-        # Groups of micro-batches go forward in one run after the other; before the first of them
-        # goes backward, so many have gone forward at the stage (PyTorch's warm-up).
-        group = self.micro_batches // max(1, self.micro_batches // stages)
-        forward = min(
-            (self.rounds - 1) * group + 2 * (stages - 1 - stage) + 1,
-            self.rounds * self.micro_batches,
+    @property
+    def kind(self) -> str:
+        """Of the schedule, as `flexlegion.spmd.schedule.orders` has it."""
+        return "gpipe" if self.schedule == "ScheduleGPipe" else "1f1b"
+
+    @functools.cached_property
+    def in_flight(self) -> tuple[int, ...]:
+        """Of each run, of how many micro-batches at most it has activations."""
+        stages = [run % len(self.stages) for run in range(len(self.runs))]
+        return in_flight(stages, orders(stages, self.micro_batches, self.kind))
+
+    def runs_of(self, weight: Tensor) -> tuple[int, ...]:
+        """The runs that read a weight."""
+        return tuple(
+            n for n, run in enumerate(self.runs) if any(weight in weights_of(op) for op in run)
         )
-        its = [step // group % self.rounds for step in range(forward)]
-        return min(self.micro_batches, its.count(run // stages))
 
     def stages_of(self, weight: Tensor) -> tuple[int, ...]:
         """The stages that read a weight; each has it."""
-        runs = [n for n, run in enumerate(self.runs) if any(weight in weights_of(op) for op in run)]
-        return tuple(sorted({number % len(self.stages) for number in runs}))
+        return tuple(sorted({number % len(self.stages) for number in self.runs_of(weight)}))
 
     def passed(self) -> list[list[Tensor]]:
         """Behind each run but the last: what has been computed so far and is read later."""
@@ -89,9 +91,7 @@ class Pipeline:
         return found
 
 
-def pipeline_of(
-    problem: Problem, strategy: Mapping[str, ParallelConfig], to: str
-) -> Pipeline | str | None:
+def pipeline_of(problem: Problem, strategy: Mapping[str, ParallelConfig]) -> Pipeline | str | None:
     """The pipeline that a strategy is.
 
     Returns
@@ -105,8 +105,6 @@ def pipeline_of(
     sets = device_sets([frozenset(its) for its in places.values()])
     if len(sets) < 2:
         return None
-    if to == "jax":
-        return "a program for jax has one mesh, no stages"
     order: dict[frozenset[int], int] = {}
     for op in operators:
         its = next(its for its in sets if places[op][0] in its)
@@ -140,7 +138,7 @@ def _schedule(
 ) -> str | None:
     """Which of PyTorch's schedules does what a strategy's buffers say, or comes near to it."""
     if len(runs) > stages:
-        return "ScheduleInterleaved1F1B" if count % max(1, count // stages) == 0 else None
+        return "ScheduleInterleaved1F1B" if count % group_size(stages, count) == 0 else None
     all_at_once = all(strategy[op.name].buffers >= count for run in runs[:-1] for op in run)
     last = all(strategy[op.name].buffers >= count for op in runs[-1])
     return "ScheduleGPipe" if count < stages or (all_at_once and last) else "Schedule1F1B"

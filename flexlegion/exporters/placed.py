@@ -126,7 +126,7 @@ def _runs_of_stages(
         return [[(graph.operators, 1)]]
     stages = len(pipeline.stages)
     return [
-        [(pipeline.runs[n], pipeline.in_flight(n)) for n in range(s, len(pipeline.runs), stages)]
+        [(pipeline.runs[n], pipeline.in_flight[n]) for n in range(s, len(pipeline.runs), stages)]
         for s in range(stages)
     ]
 

@@ -27,7 +27,7 @@ from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.operator_type import Access
 from flexlegion.graph.tensor import Tensor, TensorRole
 from flexlegion.layers.arrangement import forms_of
-from flexlegion.objective.losses import losses_of
+from flexlegion.objective.losses import class_weights_of, losses_of
 from flexlegion.objective.precision import DEFAULT
 from flexlegion.ops.given_weights import GivenWeights
 from flexlegion.ops.losses import CrossEntropy, LossOperator
@@ -37,6 +37,8 @@ from flexlegion.spmd.layout import Entry, entries
 from flexlegion.strategy.configuration import ParallelConfig
 
 WIDTH = 100
+# What users of a program call, if its helpers have it, and nothing else in it may.
+CALLED = {"by_stage", "clipped"}
 
 
 def missing(graph: Graph, target: Target) -> list[str]:
@@ -123,7 +125,7 @@ class Program:
             f"CLIP_NORM: float | None = {self.clip_norm!r}  # of gradients, all together\n"
             f"MICRO_BATCHES = {self.graph.micro_batches}  # of a batch",
             body(runtime),
-            used(more, words(body(runtime) + "".join(model))),
+            used(more, words(body(runtime) + "".join(model)) | CALLED),
             used(modules, words(" ".join(map(self._function, self.graph.operators)))),
             *self._own.values(),
             *model,
@@ -204,9 +206,17 @@ class Program:
             if dim is not None and dim in access.once
         ]
         more = f", once={sequence(once)}" if once and self.target.runs_tiles(op) else ""
-        if tensor.kind == "weight" and self.places[tensor].is_gathered_again:
+        if tensor.kind == "weight" and self._is_gathered_again(tensor):
             more += ", gathered=True"
         return f"read({holder}[{literal(tensor.name)}], {placed}{more})"
+
+    def _is_gathered_again(self, weight: Tensor) -> bool:
+        """Whether the backward pass gathers a weight for itself."""
+        return self.places[weight].is_gathered_again
+
+    def _readers(self, _: Tensor) -> str:
+        """An argument that says which of several parts of a program read a weight."""
+        return ""
 
     # The file's parts.
 
@@ -221,9 +231,7 @@ class Program:
             spelt.append(repr(weight.requires_gradient))
             if place.is_sharded:
                 spelt += [self._spelt(place.kept, rank), literal(place.sharding)]
-            stages = (0,) if self.pipeline is None else self.pipeline.stages_of(weight)
-            if stages != (0,):
-                spelt.append(f"stages={stages!r}")
+            spelt += filter(None, [self._readers(weight)])
             lines.append(f"    {literal(weight.name)}: Place({', '.join(spelt)}),")
         text = "\n".join(lines)
         return f"# Where each weight is.\nWEIGHTS: dict[str, Place] = {{\n{text}\n}}"
@@ -340,14 +348,22 @@ class Program:
         for op in losses_of(self.graph).values():
             kind = op.kind
             assert isinstance(kind, LossOperator)
-            name = op.inputs[-1].name
-            its = self._identifiers[name] if isinstance(kind, CrossEntropy) else "None"
-            if its != "None":
-                its = self._all_labels(name) if several else its
-                its = its if self._is_jax else f"counted(w, {its})"
+            its = self._counts(op, kind) if isinstance(kind, CrossEntropy) else "None"
             term = f"mean(t[{literal(op.output.name)}], {its}{', parts' * several})"
             terms.append(term if kind.weight == 1 else f"{kind.weight!r} * {term}")
         return " + ".join(terms)
+
+    def _counts(self, op: Operator, kind: CrossEntropy) -> str:
+        """What each label adds to the number by which the sum of its losses is divided."""
+        name = op.inputs[-1].name
+        arguments = [self._all_labels(name) if self._has_several else self._identifiers[name]]
+        if kind.ignored >= 0:
+            arguments.append(f"ignored={kind.ignored}")
+        if kind.class_weights:
+            whole = "" if self._is_jax else ".full_tensor()"
+            arguments.append(f"weights=w[{literal(class_weights_of(op.name))}]{whole}")
+        its = f"counting({', '.join(arguments)})"
+        return its if self._is_jax else f"counted(w, {its})"
 
     def _all_labels(self, name: str) -> str:
         """The labels of which a loss is the mean, those of a whole batch if they are given."""

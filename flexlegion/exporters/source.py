@@ -15,9 +15,12 @@ from types import ModuleType
 MODULES = (
     "dtensor_runtime",
     "dtensor_training",
+    "dtensor_pipeline",
     "torch_functions",
     "torch_layers",
     "jax_runtime",
+    "jax_training",
+    "jax_pipeline",
     "jax_functions",
     "jax_layers",
 )
@@ -86,7 +89,7 @@ def used(modules: Sequence[ModuleType], names: set[str]) -> str:
     pieces = [piece.strip("\n") for piece in re.split(r"\n\n\n", text) if piece.strip()]
     named = {}
     for piece in pieces:
-        found = re.match(r"(?:@[\w.]+\n)*(?:def |class |)(\w+)", piece)
+        found = re.match(r"(?:@.+\n)*(?:def |class |)(\w+)", piece)
         assert found is not None, piece
         named[found.group(1)] = piece
     wanted, left = set(), list(names)

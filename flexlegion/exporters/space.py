@@ -10,12 +10,10 @@ from flexlegion.base.errors import UserError
 from flexlegion.base.suggestions import unknown
 from flexlegion.exporters.pipelines import Pipeline
 from flexlegion.exporters.targets import TARGETS, Target, TargetName
-from flexlegion.graph.graph import Graph, Operator
-from flexlegion.objective.losses import losses_of, weights_of
+from flexlegion.graph.graph import Operator
 from flexlegion.objective.optimizers import Adam, LazyAdam
 from flexlegion.objective.precision import DEFAULT_STORAGE
 from flexlegion.objective.training import TrainingSpec
-from flexlegion.ops.losses import BinaryCrossEntropy, CrossEntropy, LossOperator
 from flexlegion.sim.problem import Problem
 from flexlegion.spmd.axes import Axes, Division
 from flexlegion.strategy.configuration import ParallelConfig
@@ -59,29 +57,6 @@ def check_training(training: TrainingSpec, to: str) -> None:
             "a program for jax cannot have products of single precision computed in bf16; give "
             "precision tf32 or fp32"
         )
-
-
-def check_losses(graph: Graph, to: str) -> None:
-    """Raise `UserError` if a loss weighs labels or leaves out one of the classes.
-
-    Programs take the mean of a loss over all labels from 0 on.
-    """
-    for loss in losses_of(graph).values():
-        kind, labels = loss.kind, loss.inputs[-1].name
-        weighted = weights_of(labels) in (tensor.name for tensor in loss.inputs)
-        parts = {
-            "class_weights": isinstance(kind, CrossEntropy) and bool(kind.class_weights),
-            "labels with weights": weighted,
-            "an ignore_index from 0 on": isinstance(kind, CrossEntropy) and kind.ignored >= 0,
-            "a positive_weight": isinstance(kind, BinaryCrossEntropy) and kind.positive_weight != 1,
-        }
-        for part, has in parts.items():
-            if has:
-                assert isinstance(kind, LossOperator)
-                raise UserError(
-                    f"a program for {to} cannot have the loss {kind.title} with {part}; export "
-                    "with a loss without, and compute yours of what forward returns"
-                )
 
 
 def within(

@@ -10,6 +10,7 @@ that it looks up the tile begins) or `count` (how many elements the whole reduce
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -244,6 +245,15 @@ FORMULAS: dict[str, Any] = {
 }
 
 
+def counting(labels: Tensor, ignored: int = -1, weights: Tensor | None = None) -> Tensor:
+    """Whether labels count, or the weights of their classes, of which `weights` has a row.
+
+    Those below 0 and `ignored` do not count.
+    """
+    counts = (labels >= 0) & (labels != ignored)
+    return counts if weights is None else counts * weights[0][torch.where(counts, labels, 0)]
+
+
 def own_logit(logits: Tensor, labels: Tensor, low: int) -> Tensor:
     """The logit of each label's own class, of those from `low` on; else 0."""
     rows = labels.long() - low
@@ -252,53 +262,89 @@ def own_logit(logits: Tensor, labels: Tensor, low: int) -> Tensor:
     return (own * there).detach()
 
 
-def logit_statistics(logits: Tensor, labels: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+def logit_statistics(
+    logits: Tensor, labels: Tensor, own: Tensor, ignored: int = -1
+) -> tuple[Tensor, Tensor]:
     """The cross-entropy of each label, 0 where it does not count, and no rank."""
-    classes = logits.shape[-1]
-    losses = F.cross_entropy(
-        logits.reshape(-1, classes), labels.long().clamp_min(0).reshape(-1), reduction="none"
-    )
-    losses = losses.reshape(labels.shape) * (labels >= 0)
+    classes, counts = logits.shape[-1], counting(labels, ignored)
+    rows = torch.where(counts, labels, 0).long()
+    losses = F.cross_entropy(logits.reshape(-1, classes), rows.reshape(-1), reduction="none")
+    losses = losses.reshape(labels.shape) * counts
     return losses, torch.zeros_like(losses)
 
 
-def cross_entropy(log_sum: Tensor, *others: Tensor, smoothing: float = 0.0) -> Tensor:
-    """One value a label; of smoothed ones, the statistics' mean is part of it."""
-    return log_sum if smoothing == 0 else log_sum - smoothing * others[1]
-
-
 def smoothed_logit_statistics(
-    logits: Tensor, labels: Tensor, own: Tensor
+    logits: Tensor, labels: Tensor, own: Tensor, *weights: Tensor, ignored: int = -1
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As `logit_statistics`, and the mean of the logits relative to the own one."""
-    losses, rank = logit_statistics(logits, labels, own)
-    rows = labels.long().clamp_min(0).unsqueeze(-1)
-    mean = (logits - logits.gather(-1, rows)).mean(-1) * (labels >= 0)
-    return losses, rank, mean
+    """As `logit_statistics`, and the mean of the logits relative to the own one.
+
+    Classes may have `weights`, which these are multiplied with.
+    """
+    losses, rank = logit_statistics(logits, labels, own, ignored)
+    counts = counting(labels, ignored)
+    rows = torch.where(counts, labels, 0).long().unsqueeze(-1)
+    relative = math.prod(weights, start=logits - logits.gather(-1, rows))
+    return losses, rank, relative.mean(-1) * counts
 
 
-def softmax_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+def cross_entropy(
+    log_sum: Tensor,
+    *others: Tensor,
+    smoothing: float = 0.0,
+    ignored: int = -1,
+    label_weights: bool = False,
+) -> Tensor:
+    """One value a label, of its statistics, of the weights of classes and labels, and the label.
+
+    Of smoothed labels, the statistics' mean is part of it.
+    """
+    _, *means, labels = others
+    of_labels = [means.pop()] if label_weights else []
+    mean = smoothing * means.pop(0) if smoothing > 0 else 0
+    for weights in means:  # of classes, if they have some
+        own = counting(labels, ignored, weights)
+        log_sum = ((1 - smoothing) * own + smoothing * weights.mean()) * log_sum
+    return math.prod(of_labels, start=log_sum - mean)
+
+
+def softmax_cross_entropy(logits: Tensor, *others: Tensor, smoothing: float = 0.0) -> Tensor:
+    *weights, labels = others
     even = smoothing / logits.shape[-1]
-    return -((1 - smoothing) * labels + even).mul(F.log_softmax(logits, -1)).sum(-1)
+    losses = -((1 - smoothing) * labels + even).mul(F.log_softmax(logits, -1)).sum(-1)
+    return math.prod(weights, start=losses)
 
 
-def mean_squared_error(x: Tensor, labels: Tensor) -> Tensor:
-    return (x - labels).square().reshape(x.shape[0], -1).mean(1)
+def each_sample(x: Tensor, *weights: Tensor) -> Tensor:
+    """The mean over each sample's values, times its weight, if it has one."""
+    return math.prod(weights, start=x.reshape(x.shape[0], -1).mean(1))
 
 
-def mean_absolute_error(x: Tensor, labels: Tensor) -> Tensor:
-    return (x - labels).abs().reshape(x.shape[0], -1).mean(1)
+def mean_squared_error(x: Tensor, *others: Tensor) -> Tensor:
+    *weights, labels = others
+    return each_sample((x - labels).square(), *weights)
 
 
-def huber(x: Tensor, labels: Tensor, delta: float = 1.0) -> Tensor:
-    losses = F.huber_loss(x, labels, reduction="none", delta=delta)
-    return losses.reshape(x.shape[0], -1).mean(1)
+def mean_absolute_error(x: Tensor, *others: Tensor) -> Tensor:
+    *weights, labels = others
+    return each_sample((x - labels).abs(), *weights)
 
 
-def binary_cross_entropy(x: Tensor, labels: Tensor, of: str = "logits") -> Tensor:
+def huber(x: Tensor, *others: Tensor, delta: float = 1.0) -> Tensor:
+    *weights, labels = others
+    return each_sample(F.huber_loss(x, labels, reduction="none", delta=delta), *weights)
+
+
+def binary_cross_entropy(
+    x: Tensor, *others: Tensor, of: str = "logits", positive_weight: float = 1.0
+) -> Tensor:
+    *weights, labels = others
     function = F.binary_cross_entropy_with_logits if of == "logits" else F.binary_cross_entropy
-    return function(x, labels, reduction="none").reshape(x.shape[0], -1).mean(1)
+    losses = function(x, labels, reduction="none")
+    if positive_weight != 1:  # of what is said of the label, as if there were more of it
+        yes = function(x, torch.ones_like(x), reduction="none")
+        losses = losses + (positive_weight - 1) * labels * yes
+    return each_sample(losses, *weights)
 
 
 def mean_loss(x: Tensor) -> Tensor:
-    return x.reshape(x.shape[0], -1).mean(1)
+    return each_sample(x)

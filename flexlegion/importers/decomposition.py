@@ -220,6 +220,35 @@ def _cumprod(x: torch.Tensor, dim: int, *, dtype: Any = None) -> torch.Tensor:
     return x
 
 
+def _cumulated(largest: bool) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+    """`cummax` and `cummin`: of windows that are twice as long at every step.
+
+    Of equal elements it is the last one, which gets the gradient, as in PyTorch.
+    """
+
+    def both(x: torch.Tensor, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
+        shape = [1] * x.ndim
+        shape[dim] = count = x.shape[dim]
+        places = torch.arange(count, device=x.device).view(shape).expand_as(x)
+        width = 1
+        while width < count:
+            rest = count - width
+            here, before = x.narrow(dim, width, rest), x.narrow(dim, 0, rest)
+            is_later = (here >= before) if largest else (here <= before)
+            is_later = is_later | here.isnan()
+            of_both = []
+            for its in (x, places):
+                later = torch.where(
+                    is_later, its.narrow(dim, width, rest), its.narrow(dim, 0, rest)
+                )
+                of_both.append(torch.cat([its.narrow(dim, 0, width), later], dim))
+            x, places = of_both
+            width *= 2
+        return x, places
+
+    return both
+
+
 def _cdist(
     a: torch.Tensor, b: torch.Tensor, p: float = 2.0, compute_mode: Any = None
 ) -> torch.Tensor:
@@ -316,6 +345,8 @@ _OWN: dict[str, Callable[..., Any]] = {
     "conv3d": conv3d,
     "max_pool3d": max_pool3d,
     "cdist": _cdist,
+    "cummax": _cumulated(True),
+    "cummin": _cumulated(False),
     "cumprod": _cumprod,
     "col2im": _col2im,
     "dot": _dot,

@@ -4,6 +4,12 @@ Stages that have one run each go "one forward, one backward" (1F1B): stage s of 
 micro-batches in, and then takes one backward before each further one. Where a stage has several
 runs, micro-batches go round the stages in groups of p (Narayanan et al. 2021, section 2.2). "gpipe"
 takes all forward first. So does a program whose runs do not go round its stages in order.
+
+If p does not divide the number of micro-batches, groups are larger: there are as many as p fits
+into that number, at least one (as in PyTorch's interleaved schedule). If they would not be equal,
+all micro-batches go forward first.
+
+Programs for JAX take their turns themselves: they have the text between the marks.
 """
 
 from __future__ import annotations
@@ -12,6 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+# begin
+
 
 class Turn(NamedTuple):
     """A micro-batch's pass through a run."""
@@ -19,22 +27,6 @@ class Turn(NamedTuple):
     backward: bool
     run: int
     micro_batch: int
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """When the turns of an iteration run.
-
-    Parameters
-    ----------
-    ends
-        Of each turn, in ns.
-    in_flight
-        Of each run, how many micro-batches have been forward and not yet backward, at most.
-    """
-
-    ends: Mapping[Turn, int]
-    in_flight: tuple[int, ...]
 
 
 def orders(stages: Sequence[int], micro_batches: int, kind: str) -> list[list[Turn]]:
@@ -52,10 +44,15 @@ def orders(stages: Sequence[int], micro_batches: int, kind: str) -> list[list[Tu
     count = max(stages) + 1
     runs = len(stages) // count
     round_robin = list(stages) == [run % count for run in range(count * runs)]
-    groups = runs == 1 or micro_batches % count == 0
-    if kind == "gpipe" or not round_robin or not groups:
+    equal = runs == 1 or micro_batches % group_size(count, micro_batches) == 0
+    if kind == "gpipe" or not round_robin or not equal:
         return [_all_forward_first(stages, stage, micro_batches) for stage in range(count)]
     return [_one_by_one(stage, count, runs, micro_batches) for stage in range(count)]
+
+
+def group_size(stages: int, micro_batches: int) -> int:
+    """How many micro-batches go round the stages together, where a stage has several runs."""
+    return micro_batches // max(1, micro_batches // stages)
 
 
 def _all_forward_first(stages: Sequence[int], stage: int, micro_batches: int) -> list[Turn]:
@@ -66,22 +63,42 @@ def _all_forward_first(stages: Sequence[int], stage: int, micro_batches: int) ->
 
 def _one_by_one(stage: int, count: int, runs: int, micro_batches: int) -> list[Turn]:
     total = micro_batches * runs
+    together = group_size(count, micro_batches)
 
     def turn(k: int, backward: bool) -> Turn:
         """The k-th turn of that pass."""
         if runs == 1:
             return Turn(backward, stage, k)
-        group, within = divmod(k, count * runs)
-        visit, place = divmod(within, count)
+        group, within = divmod(k, together * runs)
+        visit, place = divmod(within, together)
         visit = runs - 1 - visit if backward else visit
-        return Turn(backward, visit * count + stage, group * count + place)
+        return Turn(backward, visit * count + stage, group * together + place)
 
-    ahead = count - stage - 1 if runs == 1 else 2 * (count - stage - 1) + (runs - 1) * count
+    ahead = count - stage - 1 if runs == 1 else 2 * (count - stage - 1) + (runs - 1) * together
     ahead = min(ahead, total)
     order = [turn(k, False) for k in range(ahead)]
     for k in range(total - ahead):
         order += [turn(ahead + k, False), turn(k, True)]
     return order + [turn(k, True) for k in range(total - ahead, total)]
+
+
+# end
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When the turns of an iteration run.
+
+    Parameters
+    ----------
+    ends
+        Of each turn, in ns.
+    in_flight
+        Of each run, how many micro-batches have been forward and not yet backward, at most.
+    """
+
+    ends: Mapping[Turn, int]
+    in_flight: tuple[int, ...]
 
 
 def scheduled(
@@ -124,7 +141,7 @@ def scheduled(
                 ends[turn] = free[stage] = start + times_ns[turn.backward, turn.run]
                 at[stage] += 1
                 waiting = True
-    return Schedule(ends, _in_flight(stages, turns))
+    return Schedule(ends, in_flight(stages, turns))
 
 
 def _ready(
@@ -146,8 +163,8 @@ def _ready(
     return start
 
 
-def _in_flight(stages: Sequence[int], turns: Sequence[Sequence[Turn]]) -> tuple[int, ...]:
-    """`Schedule.in_flight`."""
+def in_flight(stages: Sequence[int], turns: Sequence[Sequence[Turn]]) -> tuple[int, ...]:
+    """Of each run, of how many micro-batches at most it has activations."""
     most = [0] * len(stages)
     now = [0] * len(stages)
     for its in turns:

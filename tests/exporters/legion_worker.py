@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 from exported import network_named
-from networks import NETWORKS
 
 from flexlegion.objective.optimizers import SGD
 from flexlegion.training.program import NO_BATCH, TRAIN, Batch
@@ -23,7 +22,7 @@ def main() -> None:
         network = network_named(name)
         model = network.model
         optimizer = SGD(lr=0.1, momentum=0.9)
-        terms = NETWORKS[name].loss_weights if name in NETWORKS else None
+        terms = network.training.loss_weights
         model.compile(optimizer, network.training.loss, strategy="single", loss_weights=terms)
         inputs = [v for k, v in given.items() if k.startswith("input/")]
         labels = {k.removeprefix("label/"): v for k, v in given.items() if k.startswith("label/")}

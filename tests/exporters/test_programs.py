@@ -23,7 +23,7 @@ import flexlegion as fl
 HERE = Path(__file__).parent
 ALL = [*NETWORKS, *BUILDERS]
 TARGETS = ["dtensor", "jax"]
-RANDOM = 3  # strategies for each network and number of devices
+RANDOM = 3  # strategies for each network
 
 
 def on_one_device(factory: pytest.TempPathFactory, names: list[str]) -> dict[str, Path]:
@@ -67,11 +67,13 @@ def test_one_device(name: str, to: str, all_on_one: dict[str, Path], reference: 
     assert differences(result(all_on_one[to], name), result(reference, name)) == []
 
 
-@pytest.mark.parametrize("devices", [2, 4])
 @pytest.mark.parametrize("to", TARGETS)
-def test_known_and_found(to: str, devices: int, one: dict[str, Path], tmp_path: Path) -> None:
-    """The same of data parallelism, of Megatron's strategy, and of what a search finds."""
-    names = []
+def test_known_and_found(to: str, one: dict[str, Path], tmp_path: Path) -> None:
+    """The same of data parallelism, of Megatron's strategy, and of what a search finds.
+
+    On one axis of devices; the random strategies below have two.
+    """
+    devices, names = 2, []
     for network in BUILDERS:
         its = network_named(network)
         found = fl.search(
@@ -87,11 +89,10 @@ def test_known_and_found(to: str, devices: int, one: dict[str, Path], tmp_path: 
         assert differences(result(tmp_path, name), expected) == [], name
 
 
-@pytest.mark.parametrize("devices", [2, 4])
 @pytest.mark.parametrize("to", TARGETS)
-def test_random_strategies(to: str, devices: int, one: dict[str, Path], tmp_path: Path) -> None:
+def test_random_strategies(to: str, one: dict[str, Path], tmp_path: Path) -> None:
     """Three steps under strategies of every dimension that a target allows: as on one device."""
-    names = []
+    devices, names = 4, []
     for network in BUILDERS:
         for seed in range(RANDOM):
             strategy = random_allowed(network_named(network), devices, to, seed)

@@ -91,6 +91,7 @@ SEQUENCES: dict[str, Function] = {
     "places": lambda x: x * x.argmax(1, keepdim=True) + x.detach().argmin(-1, keepdim=True),
     "of_each": lambda x: x[torch.arange(x.shape[0]), (x[:, :, 0] > 0).sum(1) - 1],
     "products": lambda x: x.cumprod(1) + x.cumprod(-1).exp(),
+    "largest_so_far": lambda x: _so_far(x.cummax(1)) * _so_far(x.relu().cummin(-1)),
     "largest": lambda x: _largest(x, 1, True) * _largest(x, -1, False)[..., None],
     "sorted": lambda x: x.sort(-1).values * x.sort(-1, descending=True).values,
     "in_order": lambda x: x.sort(1).values + x.sort(1).indices * x,
@@ -120,6 +121,12 @@ IMAGES: dict[str, Function] = {
 
 # Other numbers in each row.
 _BANDS = (torch.arange(5)[:, None] + torch.arange(3)) % 4
+
+
+def _so_far(both: tuple[Tensor, Tensor]) -> Tensor:
+    """Values times their places."""
+    values, places = both
+    return values * (places + 1)
 
 
 def _largest(x: Tensor, d: int, kept: bool) -> Tensor:

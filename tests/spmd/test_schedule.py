@@ -38,6 +38,22 @@ def test_runs_of_layers(stages: int, runs: int, groups: int, time: int) -> None:
     assert len(its.ends) == 2 * rounds * stages * runs
 
 
+@given(st.integers(1, 5), st.integers(1, 3), st.integers(1, 11))
+def test_any_number_of_micro_batches(stages: int, runs: int, rounds: int) -> None:
+    """Nothing waits for ever, also if groups are larger, or all there are are fewer than stages."""
+    its = _pipeline(stages, runs, rounds, 1, 2)
+    assert len(its.ends) == 2 * rounds * stages * runs
+
+
+def test_groups_that_are_larger() -> None:
+    """Six micro-batches go round four stages at once; five go round two in no equal groups."""
+    assert [turn.micro_batch for turn in orders([0, 1, 2, 3] * 2, 6, "1f1b")[0][:7]] == [
+        *range(6),
+        0,
+    ]
+    assert orders([0, 1, 0, 1], 5, "1f1b") == orders([0, 1, 0, 1], 5, "gpipe")
+
+
 def test_sending_delays_the_next_stage() -> None:
     its = scheduled(
         [0, 1],

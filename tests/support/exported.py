@@ -22,6 +22,13 @@ from flexlegion.exporters.space import target_of
 from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.tensor import Tensor
 from flexlegion.networks.network import Network
+from flexlegion.objective.losses import (
+    BinaryCrossentropy,
+    CategoricalCrossentropy,
+    Huber,
+    MeanSquaredError,
+    SparseCategoricalCrossentropy,
+)
 from flexlegion.objective.training import TrainingSpec
 from flexlegion.strategy.configuration import ParallelConfig, splits
 from flexlegion.strategy.granularity import Granularity
@@ -50,9 +57,9 @@ def mlp(m: Model) -> None:
 
 
 def transformer(m: Model) -> None:
-    """Two blocks of GPT's kind, on tokens."""
-    x = m.embedding(m.input((8,), dtype="int32"), 32, 16)
-    x = m.position_embedding(x)
+    """Two blocks of GPT's kind, on tokens; their table is the output layer, too."""
+    looked_up = m.embedding(m.input((8,), dtype="int32"), 32, 16)
+    x = m.position_embedding(looked_up)
     for _ in range(2):
         y = m.layer_norm(x)
         q, v = (m.reshape(m.dense(y, 16), (8, 4, 4)) for _ in range(2))
@@ -61,7 +68,28 @@ def transformer(m: Model) -> None:
         x = m.add([x, m.dense(y, 16)])
         y = m.dense(m.gelu(m.dense(m.layer_norm(x), 32)), 16)
         x = m.add([x, y])
-    m.dense(m.rms_norm(x), 32)
+    m.dense(m.rms_norm(x), 32, use_bias=False, share=looked_up)
+
+
+def weighed(m: Model) -> None:
+    """Outputs of one trunk, of which classes, labels, and what labels say have weights."""
+    x = m.dense(m.input((4, 6)), 8, activation="tanh")
+    steps = m.dense(x, 4, name="steps")
+    x = m.dense(m.flatten(x), 8, activation="tanh")
+    names = ("shares", "rare", "sure", "size", "near", "kind")
+    others = [m.dense(x, 4, name=name) for name in names]
+    others[2] = m.sigmoid(others[2])
+    m.set_outputs([steps, *others])
+    weights = [0.5, 2.0, 0.0, 1.5]
+    m.loss = [
+        SparseCategoricalCrossentropy(0.2, ignore_index=255, class_weights=weights, weighted=True),
+        CategoricalCrossentropy(0.1, weighted=True),
+        BinaryCrossentropy(positive_weight=3.0, weighted=True),
+        BinaryCrossentropy(False, positive_weight=0.5),
+        MeanSquaredError(weighted=True),
+        Huber(0.5, weighted=True),
+        SparseCategoricalCrossentropy(ignore_index=2, class_weights=[0.01] * 4),
+    ]
 
 
 def convolutional(m: Model) -> None:
@@ -97,6 +125,7 @@ BUILDERS: Mapping[str, Callable[[Model], None]] = {
     "gpt": transformer,
     "convnet": convolutional,
     "lstms": recurrent,
+    "weighed": weighed,
 }
 
 
@@ -107,8 +136,8 @@ def network_named(name: str) -> Network:
         network = Network.of(replace(case, batch_size=8).model(), TrainingSpec(case.loss))
     elif name in BUILDERS:
         model = Model(8, seed=3)
-        BUILDERS[name](model)
         model.loss = "sparse_categorical_crossentropy"
+        BUILDERS[name](model)
         network = Network.of(model)
     else:
         its = NETWORKS[name]
