@@ -101,7 +101,7 @@ NETWORK = {
     "optimizer": Row({"--optimizer": "adam"}, {"optimizer": "adam"}, moves=True),
     "clip_norm": Row({"--clip-norm": "0.5"}, {"hyperparameters.clip_norm": 0.5}, moves=True),
     "ema": Row({"--ema": "0.9"}, {"hyperparameters.ema": 0.9}, moves=True),
-    "loss": Row({"--loss": "mean_squared_error"}, {"loss": "mean_squared_error"}, moves=True),
+    "loss": Row({"--loss": "huber:delta=0.5"}, {"loss": "huber:delta=0.5"}, moves=True),
     "precision": Row({"--precision": "tf32"}, {"precision": "tf32"}, moves=True),
     "storage": Row({"--storage": "bf16"}, {"storage": "bf16"}, moves=True),
     "micro_batches": Row({"--micro-batches": "2"}, {"micro_batches": 2}, moves=True),
