@@ -25,7 +25,7 @@ from flexlegion.analysis import what_fits as what_fits_room
 from flexlegion.analysis.what_fits import what_fits
 from flexlegion.base.cache import cache_folder
 from flexlegion.networks import kept
-from flexlegion.networks.kept import store
+from flexlegion.networks.kept import reads, store
 from flexlegion.networks.kept.reads import Reads
 from flexlegion.networks.network import Network
 from flexlegion.networks.references import load_model
@@ -164,6 +164,16 @@ def test_what_an_import_depends_on_is_looked_at_again(
     finally:
         for name in ("ITS_WIDTH", "ITS_OTHER"):
             os.environ.pop(name, None)
+
+
+def test_large_files_are_not_read_again(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reads, "_LARGE", 100)
+    folder.write("weights", "0" * 101)
+    folder.write("net.py", NET.format(more="open('weights').read()"))
+    folder.run()
+    assert KEPT in folder.run()[1]
+    folder.write("weights", "1" * 101)
+    assert KEPT not in folder.run()[1]
 
 
 @pytest.mark.parametrize(

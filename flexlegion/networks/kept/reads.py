@@ -26,6 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from flexlegion.base.files import open_file
 from flexlegion.base.users_code import is_users
 
 _PACKAGE = Path(__file__).parents[2]
@@ -46,6 +47,7 @@ _UNREPEATABLE = {
 }
 _DISTRIBUTIONS = (".dist-info", ".egg-info", ".egg-link", ".pth")
 _MODULES = (".py", ".so", ".pyd")
+_LARGE = 256 << 20  # bytes, of weights most likely; from here on, reading it would take seconds
 # Python's own code that looks for modules and distributions in all of its path.
 _IMPORTERS = ("<frozen importlib", os.path.dirname(importlib.__file__), pkgutil.__file__)
 # Of the shell, which change from command to command; the folder is among the `surroundings`.
@@ -246,9 +248,12 @@ def _same(recorded: dict[str, str | None], now: Callable[[str], str | None]) -> 
 
 
 def _content(path: str) -> str | None:
-    """A digest of a file's content; None: there is no such file."""
+    """A digest of a file's content, of a large one its state; None: there is no such file."""
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
+            state = os.fstat(file.fileno())
+            if state.st_size > _LARGE:
+                return f"{state.st_ino} {state.st_size} {state.st_mtime_ns} {state.st_ctime_ns}"
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return None
