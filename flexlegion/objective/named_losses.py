@@ -70,7 +70,7 @@ def named_loss(text: str) -> Loss:
 
 def _kind(hint: Any) -> type:
     """What a text is read as: int, float, bool, or Sequence for a list of numbers."""
-    kinds = [typing.get_origin(one) or one for one in (hint, *typing.get_args(hint))]
+    kinds: list[type] = [typing.get_origin(one) or one for one in (hint, *typing.get_args(hint))]
     return next(kind for kind in kinds if kind in _WORDS)
 
 

@@ -254,7 +254,10 @@ def _content(path: str) -> str | None:
             state = os.fstat(file.fileno())
             if state.st_size > _LARGE:
                 return f"{state.st_ino} {state.st_size} {state.st_mtime_ns} {state.st_ctime_ns}"
-            return hashlib.file_digest(file, "sha256").hexdigest()
+            digest = hashlib.sha256()
+            while part := file.read(1 << 20):
+                digest.update(part)
+            return digest.hexdigest()
     except OSError:
         return None
 
