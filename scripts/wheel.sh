@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Builds a wheel of flexlegion, and checks that it works where nothing of this checkout is.
 #
-# Usage: scripts/wheel.sh [FOLDER]
+# Usage: scripts/wheel.sh [--unchecked] [FOLDER]
 #
-# The wheel is written into FOLDER (dist). It is then installed, with what it depends on, into a new
+# The wheel is written into FOLDER (dist). Unless --unchecked is given, it is then installed, with what it depends on, into a new
 # virtual environment in a folder of its own, where networks are listed, a strategy is searched for,
 # and LeNet trains with it for an epoch on the digits that come along. That takes some minutes, and
 # 3 GB of disk, which are given back. pip obeys all its usual variables.
@@ -12,6 +12,11 @@
 # is for that version of Python.
 set -euo pipefail
 
+checked=yes
+if [[ ${1:-} == --unchecked ]]; then
+  checked=no
+  shift
+fi
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 folder=$(mkdir -p "${1:-$root/dist}" && cd "${1:-$root/dist}" && pwd)
 python=$root/.venv/bin/python
@@ -34,6 +39,8 @@ PATH=$root/.venv/bin:$PATH LEGATE_CONFIG="--cpus 1 --gpus 0 --sysmem 64" \
 wheel=$(echo "$there"/wheel/flexlegion-*.whl)
 cp "$wheel" "$folder/"
 say "$folder/$(basename "$wheel"), $(stat -c %s "$wheel") bytes"
+
+[[ $checked == yes ]] || exit 0
 
 say "installing it into a new environment"
 "$python" -m venv "$there/env"

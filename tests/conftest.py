@@ -1,5 +1,8 @@
 """What all tests share."""
 
+import os
+import tempfile
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -22,6 +25,12 @@ class FailuresAtOnce:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register what parallel runs need; alone, pytest is stopped by hand, or by -x."""
+    """Leave the user's caches alone, and register what parallel runs need.
+
+    Alone, pytest is stopped by hand, or by -x.
+    """
+    cache = tempfile.TemporaryDirectory()
+    config.add_cleanup(cache.cleanup)
+    os.environ["XDG_CACHE_HOME"] = cache.name
     if config.getoption("dist", "no") != "no":  # it is "no" in pytest-xdist's workers
         config.pluginmanager.register(FailuresAtOnce(config))

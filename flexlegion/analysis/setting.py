@@ -34,6 +34,7 @@ from flexlegion.strategy.configuration import SPLIT
 from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
 from flexlegion.strategy.strategy import ResolvedStrategy, Strategy
 from flexlegion.strategy.words import in_words
+from flexlegion.transforms.batch import of_batch
 
 AnyModel = Model | Network | str | Path
 AnyMachine = Topology | str | Path
@@ -281,5 +282,22 @@ def with_batch(network: Network, batch_size: int) -> Network:
             "the batch varies where a model can be built anew: give how it is named, as in "
             "'lenet' or 'file.py:model'"
         )
-    model = load_model(reference.name, batch_size, reference.sizes)
+    return Network.of(reference.again(batch_size), network.training)
+
+
+def resized(network: Network, batch_size: int) -> Network:
+    """The network with another batch, by its graph: nothing is imported.
+
+    It is what `with_batch` makes unless the model's function chooses something by the batch.
+
+    Raises
+    ------
+    UserError
+        If an operator depends on how many samples there are, or a tensor is too large.
+    """
+    its = network.model
+    model = Model(batch_size, its.seed)
+    model.graph, outputs = of_batch(its.graph, its.outputs, its.batch_size, batch_size)
+    model.set_outputs(outputs)
+    model.loss, model.reference, model.origin = its.loss, its.reference, its.origin
     return Network.of(model, network.training)

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Unpack
 
 from flexlegion.analysis.divisions import simulated_divisions
 from flexlegion.analysis.program import SimulatedProgram
 from flexlegion.analysis.result import Result
-from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting, network_of, with_batch
+from flexlegion.analysis.setting import (
+    AnyMachine,
+    AnyModel,
+    Setting,
+    network_of,
+    resized,
+    with_batch,
+)
 from flexlegion.base.arguments import typed
 from flexlegion.base.errors import UserError
 from flexlegion.console.blocks import Block, Pairs
@@ -17,6 +25,7 @@ from flexlegion.console.progress import ProgressBar
 from flexlegion.console.text import count, duration, memory
 from flexlegion.machine.files import described
 from flexlegion.machine.topology import Topology
+from flexlegion.networks.kept.document import NotKeptError, graph_document
 from flexlegion.networks.network import Network
 from flexlegion.objective.training import MOST_TRIED, TrainingOptions
 from flexlegion.profiling.machines import is_local
@@ -184,17 +193,32 @@ def _largest(
     network: Network, least: Callable[[Network], SimulatedProgram | None]
 ) -> tuple[SimulatedProgram | None, str]:
     """The program of the largest batch that fits, or why there is none."""
-
-    def fitting(batch: int) -> SimulatedProgram | None:
-        one = least(with_batch(network, batch))
-        return one if one is not None and one.fits else None
-
-    batch = network.batch_size
     if network.reference is None:
         try:
-            with_batch(network, 2 * batch)
+            with_batch(network, 2 * network.batch_size)
         except UserError as error:
             return None, str(error)
+    best = None
+    sure = False
+    if network.model.origin is not None:  # each batch would be an import
+        with suppress(UserError):
+            best = _doubled(network.batch_size, lambda batch: least(resized(network, batch)))
+            batch = 1 if best is None else _batch(best)
+            sure = all(_is_resized(network, its) for its in (batch, 2 * batch))
+    if not sure:
+        best = _doubled(network.batch_size, lambda batch: least(with_batch(network, batch)))
+    return best, "" if best is not None else "none: not even one sample fits"
+
+
+def _doubled(
+    batch: int, least: Callable[[int], SimulatedProgram | None]
+) -> SimulatedProgram | None:
+    """The program of the largest batch that fits; None: not even one sample does."""
+
+    def fitting(batch: int) -> SimulatedProgram | None:
+        one = least(batch)
+        return one if one is not None and one.fits else None
+
     best = fitting(batch)
     grows = best is not None
     while best is None and batch > 1:
@@ -208,4 +232,17 @@ def _largest(
         if more is None:
             break
         batch, best = 2 * batch, more
-    return best, "" if best is not None else "none: not even one sample fits"
+    return best
+
+
+def _is_resized(network: Network, batch: int) -> bool:
+    """Whether the model of a batch is what `resized` makes: a function may choose by the batch."""
+    graphs = []
+    for its in (with_batch, resized):
+        try:
+            graphs.append(graph_document(its(network, batch).model.graph))
+        except UserError:
+            graphs.append({})
+        except NotKeptError:  # operators of one's own, which nobody can compare
+            return False
+    return graphs[0] == graphs[1]

@@ -57,6 +57,11 @@ class Registry(Generic[Entry]):
         if own:
             self._own.add(name)
 
+    @property
+    def others(self) -> list[str]:
+        """Names of the entries that are not flexlegion's own."""
+        return [name for name in self._entries if name not in self._own]
+
     def __contains__(self, name: object) -> bool:
         return name in self._entries
 

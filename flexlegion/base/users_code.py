@@ -26,7 +26,7 @@ def users_frame(error: BaseException, *, last: bool = False) -> traceback.FrameS
         raised the exception, or a library that it called.
     """
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if _is_users(frame.filename):
+        if is_users(frame.filename):
             return frame
         if last and frame.filename.startswith(_PACKAGE):
             return None
@@ -45,7 +45,8 @@ def first_line(error: BaseException) -> str:
     return lines[0][:300] if lines else "no message"
 
 
-def _is_users(filename: str) -> bool:
+def is_users(filename: str) -> bool:
+    """Whether a file is neither this package's, nor Python's own, nor an installed package's."""
     if filename.startswith((_PACKAGE, "<")):
         return False
     return not (filename.startswith(_STANDARD) or any(part in filename for part in _INSTALLED))

@@ -78,7 +78,7 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
         "accuracy --model lenet --cpus 2",
         _run,
     )
-    add_network_options(parser)
+    add_network_options(parser, trains=True)
     add_launch_options(parser)
     add_comparison_options(parser)
     add_report_option(parser)

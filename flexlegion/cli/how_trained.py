@@ -10,6 +10,7 @@ from typing import Any
 from flexlegion.base.errors import UserError
 from flexlegion.objective.groups import ParameterGroup
 from flexlegion.objective.losses import LOSSES
+from flexlegion.objective.named_losses import OPTIONS_HELP
 from flexlegion.objective.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS, SGD, Optimizer
 from flexlegion.objective.precision import DEFAULT, PRECISIONS, STORAGE_HELP
 from flexlegion.objective.training import TrainingOptions, TrainingSpec, options_in
@@ -46,7 +47,10 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
 
 def add_loss_option(parser: argparse.ArgumentParser) -> None:
     """``--loss``."""
-    parser.add_argument("--loss", help=f"one of {', '.join(LOSSES)}; default: the network's own")
+    parser.add_argument(
+        "--loss",
+        help=f"one of {', '.join(LOSSES)}, {OPTIONS_HELP}; default: the network's own",
+    )
 
 
 def add_computing_options(parser: argparse.ArgumentParser) -> None:

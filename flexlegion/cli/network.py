@@ -20,12 +20,32 @@ if TYPE_CHECKING:
     from flexlegion.networks.network import Network
 
 
-def add_network_options(parser: argparse.ArgumentParser, *, from_file: bool = False) -> None:
-    """``--model``, ``--size``, ``--batch-size``, ``--optimizer``, ``--loss`` and more."""
+def add_network_options(
+    parser: argparse.ArgumentParser, *, from_file: bool = False, trains: bool = False
+) -> None:
+    """``--model``, ``--size``, ``--batch-size``, ``--optimizer``, ``--loss`` and more.
+
+    Parameters
+    ----------
+    parser
+        Of the command.
+    from_file
+        Whether a strategy's file may say instead what is not given.
+    trains
+        Whether the command reads the values of weights, which kept imports have not.
+    """
     default = "; default: what the strategy file was found for" if from_file else ""
     parser.add_argument("--model", required=not from_file, help=f"{HELP}{default}")
     add_size_option(parser)
     add_verify_option(parser)
+    if trains:
+        parser.set_defaults(no_kept_import=True)
+    else:
+        parser.add_argument(
+            "--no-kept-import",
+            action="store_true",
+            help="import a model of PyTorch or ONNX again, although it was imported before",
+        )
     parser.add_argument(
         "--batch-size", type=batch_size, help="over all devices; default: the network's own"
     )
@@ -99,7 +119,7 @@ def network_of(
     """
     found: Mapping[str, Any] = strategy.found if isinstance(strategy, Strategy) else {}
     source = strategy.source if isinstance(strategy, Strategy) else ""
-    target = target or target_of(_model_name(args, found, source))
+    target = target or _target_of(args, _model_name(args, found, source))
     found = found_for(target, strategy)
     sizes = found_sizes(found, target, source) | given_sizes(args.size, target)
     batch_size = found.get("batch_size") if args.batch_size is None else args.batch_size
@@ -172,5 +192,14 @@ def strategy_of(args: argparse.Namespace) -> tuple[str | Strategy, Target | None
 
     That code may register the strategy.
     """
-    target = None if args.model is None else target_of(args.model)
+    target = None if args.model is None else _target_of(args, args.model)
     return read_strategy(args.strategy), target
+
+
+def _target_of(args: argparse.Namespace, name: str) -> Target:
+    """What ``--model`` names; of an import that is kept, no code of the user's runs."""
+    if args.no_kept_import or not is_code(name):
+        return target_of(name)
+    from flexlegion.networks.kept import kept_target_of
+
+    return kept_target_of(name)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, fields
 from pathlib import Path
 
+from flexlegion.base.cache import cache_folder
 from flexlegion.base.errors import UserError
 from flexlegion.base.files import check_regular
 from flexlegion.base.quoting import note, printable, shown, warn
@@ -71,15 +71,7 @@ def default_path() -> Path:
     """The data base's place: ``$FLEXLEGION_PROFILE_DB``, or a file in the user's cache folder."""
     if path := os.environ.get(ENVIRONMENT):
         return Path(path)
-    if folder := os.environ.get("XDG_CACHE_HOME"):
-        cache = Path(folder)
-    elif sys.platform == "darwin":
-        cache = Path.home() / "Library" / "Caches"
-    elif sys.platform == "win32":
-        cache = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    else:
-        cache = Path.home() / ".cache"
-    return cache / "flexlegion" / f"profiles-{SCHEMA_VERSION}.sqlite"
+    return cache_folder() / f"profiles-{SCHEMA_VERSION}.sqlite"
 
 
 class ProfileDB:

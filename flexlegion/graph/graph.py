@@ -186,7 +186,9 @@ class Graph:
         # What the lists hold, for look-ups in unrolled networks of many hundred operators.
         self._members = set(self.tensors)
         self._used = {tensor for op in self.operators for tensor in (*op.inputs, *op.weights)}
-        self._elements = sum(prod(tensor.shape) for tensor in self.tensors)
+        self._elements = 0
+        for tensor in self.tensors:
+            self._count(tensor)
         self._names = {op.name for op in self.operators} | {tensor.name for tensor in self.sources}
 
     def add_input(

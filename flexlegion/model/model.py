@@ -116,7 +116,8 @@ class Model(Layers, Weights):
             An optimizer, or the name of one ("sgd", "adam", "adamw", "lazy-adam") with its
             defaults.
         loss
-            Of the output, one of `losses.LOSSES` or its name. Of several outputs, a list of these,
+            Of the output, one of `losses.LOSSES` or its name, which options may follow, as in
+            "huber:delta=0.5" (`named_loss`). Of several outputs, a list of these,
             or a dict by the outputs' names (their layers'); an output whose loss is None is
             predicted, and not trained. By default the model's own (`Model.loss`), or
             "sparse_categorical_crossentropy".

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -86,7 +87,7 @@ def load_model(
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class Wanted:
     """Of a model to build; what is None is the model's own."""
 
     batch_size: int | None
@@ -123,7 +124,7 @@ class Target(ABC):
                 raise UserError(
                     f"{self.name} needs a {size.name}; give it (--size {size.name}=...)"
                 )
-        model = self._verified(verify, _Wanted(batch_size, given, seed))
+        model = self.verified(verify, Wanted(batch_size, given, seed))
         if batch_size is not None and model.batch_size != batch_size:
             raise UserError(
                 f"{self.name} has a batch size of its own, {model.batch_size}; to choose another, "
@@ -131,10 +132,12 @@ class Target(ABC):
             )
         if seed is not None:
             model.seed = seed
-        model.reference = Reference(self.name, given)
+        again = partial(self.load, sizes=given, seed=seed, verify=verify)
+        model.reference = Reference(self.name, given, again)
         return model
 
-    def _verified(self, verify: bool, wanted: _Wanted) -> Model:
+    def verified(self, verify: bool, wanted: Wanted) -> Model:
+        """Its model; one that is imported is compared with what it is imported from, or not."""
         if verify:
             return self._build(wanted)
         from flexlegion.importers import verifying
@@ -163,7 +166,7 @@ class Target(ABC):
         return size.parse(value, where) if isinstance(value, str) else size.checked(value, where)
 
     @abstractmethod
-    def _build(self, wanted: _Wanted) -> Model: ...
+    def _build(self, wanted: Wanted) -> Model: ...
 
 
 def target_of(name: str) -> Target:
@@ -208,7 +211,7 @@ class _Zoo(Target):
     def __init__(self, name: str) -> None:
         super().__init__(name, sizes_of(ZOO[name].build, ("model",)))
 
-    def _build(self, wanted: _Wanted) -> Model:
+    def _build(self, wanted: Wanted) -> Model:
         return build(self.name, wanted.batch_size, seed=wanted.seed or 0, **wanted.sizes)
 
 
@@ -223,7 +226,7 @@ class _Exported(Target):
 
         check_archive(Path(path), "an exported program")
 
-    def _build(self, wanted: _Wanted) -> Model:
+    def _build(self, wanted: Wanted) -> Model:
         if importlib.util.find_spec("torch") is None:
             raise UserError(
                 f"{self.name}: reading it needs PyTorch, which is not installed; pip install torch"
@@ -244,7 +247,7 @@ class _Onnx(Target):
         if not os.path.isfile(path):
             raise UserError(f"{path}: no such file; give one in the ONNX format")
 
-    def _build(self, wanted: _Wanted) -> Model:
+    def _build(self, wanted: Wanted) -> Model:
         if wanted.batch_size is None:
             raise UserError(f"{self.name} needs a batch size; give it (--batch-size)")
         from flexlegion.importers import announce, from_onnx  # which needs the package onnx
@@ -274,7 +277,7 @@ class _Function(Target):
         self._folder = folder
         self._extra = sizes_of(function)
 
-    def _build(self, wanted: _Wanted) -> Model:
+    def _build(self, wanted: Wanted) -> Model:
         arguments = dict(wanted.sizes)
         for name, value in ((_BATCH_SIZE, wanted.batch_size), (_SEED, wanted.seed)):
             if name not in self._extra:
@@ -288,7 +291,7 @@ class _Function(Target):
             return self._model(self._function(**arguments), wanted)
 
     @staticmethod
-    def _model(result: Any, wanted: _Wanted) -> Model:
+    def _model(result: Any, wanted: Wanted) -> Model:
         from flexlegion.model.model import Model
 
         if isinstance(result, Model):
@@ -309,7 +312,7 @@ class _Function(Target):
         )
 
 
-def _imported(module: Any, inputs: Any, wanted: _Wanted) -> Model:
+def _imported(module: Any, inputs: Any, wanted: Wanted) -> Model:
     from flexlegion.importers import announce, from_torch  # which needs torch, which is optional
 
     with _quiet():

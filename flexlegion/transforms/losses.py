@@ -30,6 +30,7 @@ from flexlegion.objective.losses import (
     parts_of_loss,
     weights_of,
 )
+from flexlegion.objective.named_losses import named_loss
 from flexlegion.objective.others_losses import check_written, loss_of_torch
 from flexlegion.ops.logits import LogitStatistics, OwnLogit, SmoothedLogitStatistics
 from flexlegion.ops.losses import CrossEntropy, MeanLoss
@@ -174,9 +175,9 @@ def _loss_of(loss: Any) -> Loss | Tensor:
     if callable(loss) and not isinstance(loss, type):
         check_written(loss)
         return Written(loss)
-    if not isinstance(loss, str) or loss not in LOSSES:
+    if not isinstance(loss, str):
         raise unknown("loss", loss, LOSSES)
-    return LOSSES[loss]()
+    return named_loss(loss)
 
 
 def _weight_of(weight: Any) -> float:

@@ -14,6 +14,7 @@ from flexlegion.base.errors import UserError
 from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.operator_type import DimKind, along
 from flexlegion.graph.tensor import Tensor
+from flexlegion.transforms.batch import of_batch
 
 
 def micro_batched(
@@ -50,43 +51,15 @@ def micro_batched(
         raise UserError(
             f"a batch of {batch:,} samples cannot be divided into {number:,} micro-batches"
         )
-    copies: dict[Tensor, Tensor] = {
-        tensor: replace(tensor, table=False, summed=True) if tensor in summed else tensor
-        for tensor in graph.weights
-    }
-    for tensor in graph.inputs:
-        copies[tensor] = _of_fewer(tensor, batch // number)
     same = set(graph.weights)  # what is the same for all samples
-    operators = []
     for op in graph.operators:
         if set(op.inputs) <= same and not op.kind.is_loss:
             _check_repeatable(op)
             same.update(op.outputs)
         else:
             _check_apart(op, batch, same)
-        operators.append(_copied(op, batch, batch // number, copies))
-    tensors = [copies[tensor] for tensor in graph.tensors]
-    its_outputs = tuple(copies[tensor] for tensor in outputs)
-    return Graph(tensors, operators, micro_batches=number), its_outputs
-
-
-def _of_fewer(tensor: Tensor, samples: int) -> Tensor:
-    return replace(tensor, shape=(samples, *tensor.shape[1:]), producer=None)
-
-
-def _copied(op: Operator, batch: int, samples: int, copies: dict[Tensor, Tensor]) -> Operator:
-    """An operator over fewer samples; its outputs join `copies`."""
-    kind = op.kind.of_samples(samples)
-    outputs = [_of_fewer(t, samples if t.shape[0] == batch else t.shape[0]) for t in op.outputs]
-    shapes = [copies[tensor].shape for tensor in op.inputs]
-    if [tuple(shape) for shape in kind.output_shapes(shapes)] != [t.shape for t in outputs]:
-        raise UserError(f"operator '{op.name}' ({op.kind.type}) cannot work on a part of the batch")
-    copies.update(zip(op.outputs, outputs, strict=True))
-    inputs, weights = ([copies[tensor] for tensor in its] for its in (op.inputs, op.weights))
-    copy = Operator(op.name, kind, inputs, weights, outputs, dict(op.signatures))
-    for tensor in outputs:
-        tensor.producer = copy
-    return copy
+    micro, its_outputs = of_batch(graph, outputs, batch, batch // number, summed)
+    return replace(micro, micro_batches=number), its_outputs
 
 
 def _check_repeatable(op: Operator) -> None:

@@ -93,11 +93,15 @@ NETWORK = {
         shows=says("a build without a check"),
         status=2,  # as it is not imported
     ),
+    "no_kept_import": Row(
+        {"--model": "FOLDER/verifying.py:build", "--size": None, "--no-kept-import": True},
+        shows=says("a build that nobody watches"),
+    ),
     "batch_size": Row({"--batch-size": "32"}, {"batch_size": 32}, moves=True),
     "optimizer": Row({"--optimizer": "adam"}, {"optimizer": "adam"}, moves=True),
     "clip_norm": Row({"--clip-norm": "0.5"}, {"hyperparameters.clip_norm": 0.5}, moves=True),
     "ema": Row({"--ema": "0.9"}, {"hyperparameters.ema": 0.9}, moves=True),
-    "loss": Row({"--loss": "mean_squared_error"}, {"loss": "mean_squared_error"}, moves=True),
+    "loss": Row({"--loss": "huber:delta=0.5"}, {"loss": "huber:delta=0.5"}, moves=True),
     "precision": Row({"--precision": "tf32"}, {"precision": "tf32"}, moves=True),
     "storage": Row({"--storage": "bf16"}, {"storage": "bf16"}, moves=True),
     "micro_batches": Row({"--micro-batches": "2"}, {"micro_batches": 2}, moves=True),
@@ -280,6 +284,7 @@ ROWS: dict[str, dict[str, Row]] = {
     | DEVICES
     | {
         "no_verify": NETWORK["no_verify"],
+        "no_kept_import": NETWORK["no_kept_import"],
         # Plans are the same in all precisions.
         "precision": Row({"--precision": "fp31"}, shows=says("'fp31'"), status=2),
         "machine": Row({"--machine": "a100x4"}, moves=True),

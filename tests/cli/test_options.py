@@ -19,16 +19,19 @@ from options_of_training import TRAINING
 from flexlegion.cli.command import parser_of
 from flexlegion.cli.main import MODULES, main
 
-# A model that says whether imports are verified while it is built.
+# A model that says whether imports are verified while it is built, and what it reads recorded.
 VERIFYING = """
 import sys
 from flexlegion import Model
 from flexlegion.importers import _VERIFY
+from flexlegion.networks.kept import READS
 
 
-def build():
+def build(batch_size: int = 8):
     print("a build with a check" if _VERIFY.get() else "a build without a check", file=sys.stderr)
-    model = Model(8)
+    watched = "that is watched" if READS.recording else "that nobody watches"
+    print("a build", watched, file=sys.stderr)
+    model = Model(batch_size)
     model.softmax(model.dense(model.input((4,)), 8))
     return model
 """

@@ -56,6 +56,26 @@ def test_help_imports_little() -> None:
     assert done.returncode == 0
 
 
+def test_the_first_line_needs_no_library() -> None:
+    """On a terminal, every command says at once that it starts, before it imports anything."""
+    code = (
+        "import sys; before = {*sys.modules}; from flexlegion.base import phase\n"
+        "def first(text): print(text, *{*sys.modules} - before); raise SystemExit\n"
+        "phase.phase = first; from flexlegion.cli.main import main; main(['simulate'])"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True
+    )
+    said, *modules = done.stdout.split()
+    assert said == "simulate:"
+    tops = {name.partition(".")[0] for name in modules[1:]} - sys.stdlib_module_names
+    python = [name for name in tops if name.startswith("_sysconfigdata")]  # by the machine
+    assert tops - {*python} == {"flexlegion"}
+    rooms = {name.split(".")[1] for name in modules if name.startswith("flexlegion.")}
+    assert rooms <= {"base", "cli", "console", "process"}
+
+
 LENET = ["--model", "lenet", "--machine", "p100x4"]
 MISSPELT = [
     (["serch"], "there is no command 'serch' (did you mean 'search'?)"),
