@@ -321,10 +321,7 @@ def _environment_watched(one: Callable[[str], None], every: Callable[[], None]) 
 
 def _announce_safetensors() -> None:
     """Have safetensors announce the files that it opens, as Python does its own."""
-    try:
-        import safetensors
-    except ImportError:
-        return  # nothing can be read with it
+    import safetensors
 
     its: Any = safetensors
     opens = its.safe_open
