@@ -97,6 +97,13 @@ def test_mnist_files(tmp_path: Path) -> None:
     arguments += ["--optimizer", "adam", "--json", out]
     done = run_legate(TRAIN, *arguments, cpus=2, timeout=120)
     assert "1400 samples to train, 397 to test" in done.stdout
+    stored = re.search(r"^memory  \S+ has \S+ MiB of .* GiB: (.*)$", done.stdout, re.MULTILINE)
+    assert stored is not None, done.stdout
+    # Adam has two states of each weight, as many bytes as the weights themselves each.
+    sizes = {
+        kind: float(its) for kind, its in re.findall(r"([a-z ]+) (\d[\d.]*) [KM]iB", stored[1])
+    }
+    assert sizes[" optimizer states"] == pytest.approx(2 * sizes[" weights"], rel=1e-3)
     assert json.loads(out.read_text())["accuracy"] > 0.85
 
 
