@@ -100,10 +100,12 @@ def test_mnist_files(tmp_path: Path) -> None:
     stored = re.search(r"^memory  \S+ has \S+ MiB of .* GiB: (.*)$", done.stdout, re.MULTILINE)
     assert stored is not None, done.stdout
     # Adam has two states of each weight, as many bytes as the weights themselves each.
-    sizes = {
-        kind: float(its) for kind, its in re.findall(r"([a-z ]+) (\d[\d.]*) [KM]iB", stored[1])
-    }
-    assert sizes[" optimizer states"] == pytest.approx(2 * sizes[" weights"], rel=1e-3)
+    sizes = dict(re.findall(r"([a-z][a-z ]+) ([\d.]+ [KM]iB)", stored[1]))
+    weights, states = (
+        float(number) * (1024 if unit == "MiB" else 1)
+        for number, unit in (sizes[kind].split() for kind in ("weights", "optimizer states"))
+    )
+    assert states == pytest.approx(2 * weights, rel=1e-3)
     assert json.loads(out.read_text())["accuracy"] > 0.85
 
 
