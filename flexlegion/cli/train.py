@@ -39,12 +39,19 @@ from flexlegion.cli.training import (
     schedule_from,
 )
 from flexlegion.console.text import count, wrapped
+from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.data import Dataset, ImageFolder, TokenDataset
 from flexlegion.data.text import detokenise
+from flexlegion.known_strategies import resolve
 from flexlegion.machine.running import RunningMachine
 from flexlegion.model.model import Model
+from flexlegion.networks.network import Network
 from flexlegion.process.ending import Interrupted
+from flexlegion.profiling.local import local_memories
+from flexlegion.report.timelines import memory_told
+from flexlegion.sim.simulator import full
 from flexlegion.sim.throughput import Work, rates
+from flexlegion.strategy.strategy import Strategy
 from flexlegion.training.checkpoints.callback import UnwrittenError
 from flexlegion.training.fit import History
 from flexlegion.training.progress import format_metrics
@@ -162,11 +169,13 @@ def train_here(args: argparse.Namespace) -> None:
         **vars(network.training),  # each field is an option
     )
     first = model.machine.rank == 0
+    stored = _memory(network, ready.strategy)
     if first:
         say(
             f"{args.model}: {train.number} samples to train, {test.number} to test; "
             f"{_described(model.machine)}; {model.strategy.source}; {network.goal}"
         )
+        say(wrapped(f"memory  {stored}", indent=8))
         if taken := taken_from_file(args, network.training):
             say(f"as {model.strategy.source} says: {taken}")
         if model.ema is not None:
@@ -197,6 +206,13 @@ def train_here(args: argparse.Namespace) -> None:
             write_json(args.json, metrics, "metrics")
     if unwritten is not None:
         raise unwritten
+
+
+def _memory(network: Network, strategy: str | Strategy) -> str:
+    """What training stores on the machine at hand; all ranks ask together."""
+    problem = network.problem(local_memories(), AnalyticCosts())
+    resolved = resolve(strategy, network.graph, problem.topology.names)
+    return memory_told(full(problem, resolved))
 
 
 def _tested(model: Model) -> AbstractContextManager[None]:

@@ -25,12 +25,13 @@ from flexlegion.cost.model import (
     Shapes,
     wanted_gradients,
 )
+from flexlegion.cost.products import Product, aligned_share, product_share
 from flexlegion.graph.graph import Operator
 from flexlegion.graph.operator_type import Family
 from flexlegion.graph.tensor import NARROW
 from flexlegion.machine.efficiency import Efficiency
 from flexlegion.machine.parts import Device
-from flexlegion.ops.attention import MultiHeadAttention
+from flexlegion.ops.attention import MatMul, MultiHeadAttention
 from flexlegion.ops.conv2d import Conv2D
 from flexlegion.ops.cosine import Cosine
 from flexlegion.ops.dense import Dense
@@ -118,7 +119,10 @@ class AnalyticCosts(CostModel):
                 efficiency = efficiency.at(precision)
         reduced = work.reduced(extents)
         depth = np.maximum(1.0, work.depth * reduced)
-        share = _share(work, np.maximum(1, outputs), np.maximum(1, columns), depth, efficiency)
+        if work.family == "matmul" and not (work.products_kind and efficiency.attention):
+            share = _products_share(work, operator, extents, depth, efficiency, precision)
+        else:
+            share = _share(work, np.maximum(1, outputs), depth, efficiency)
         size = sum(volumes[i] * element for i, element in work.traffic)
         bandwidth = (
             device.memory_bandwidth * efficiency.memory * efficiency.memory_by_family[work.family]
@@ -137,19 +141,20 @@ class AnalyticCosts(CostModel):
             flops = scores * width * (8 if work.backward else 4)
             # Half of the work are products whose sums are as long as a head is wide, half those
             # that have as many columns.
-            into = _product_share(work.backward, queries, keys, width, efficiency)
-            out = _product_share(work.backward, queries, width, keys, efficiency)
-            share = 2 / (1 / into + 1 / out)
+            count = np.maximum(1, volumes[0] // (width * queries))
+            best = efficiency.matmul_backward if work.backward else efficiency.matmul
+            into = product_share(Product(queries, keys, width, count), efficiency, best)
+            out = product_share(Product(queries, width, keys, count), efficiency, best)
+            share = 2 / (1 / into + 1 / out) * aligned_share(keys, width, efficiency, precision)
         if work.family in PRODUCTS:
             share = share * efficiency.sustained
         if isinstance(operator.kind, Dropout) and self.kernels.dropout == "fused":
             size = outputs  # the mask
         seconds = np.maximum(flops / (peak * share), size / bandwidth) + apart / bandwidth
         if picked := picking(self.kernels, operator, pass_, extents):
-            reached = _product_share(
-                False, np.maximum(1, picked.rows), picked.columns, picked.terms, efficiency
-            )
-            reached = reached * efficiency.sustained
+            rows = np.maximum(1, picked.rows)
+            product = Product(rows, picked.columns, picked.terms, picked.count)
+            reached = product_share(product, efficiency, efficiency.matmul) * efficiency.sustained
             seconds = seconds + np.maximum(picked.flops / (peak * reached), picked.size / bandwidth)
         times = work.kernels * efficiency.launch_ns + np.rint(np.minimum(seconds * 1e9, _LONGEST))
         return Costs(np.maximum(1, times).astype(np.int64), (ANALYTIC,))
@@ -184,9 +189,10 @@ class _Work:
         How many are launched.
     products_kind
         Of products, whether they are "attention", a convolution by "small filters", or neither.
-    rows_of_product
-        Of matrix products, the share of the output's rows that one has: of experts, those that go
-        to one of them.
+    gradients
+        Of matrix products backward, whether those of the first and the second operand are wanted.
+    share_of_an_expert
+        The share of the rows that go to one of the experts, if these are such.
     """
 
     family: Family
@@ -199,7 +205,8 @@ class _Work:
     traffic: tuple[tuple[int, int], ...]
     kernels: int
     products_kind: Literal["attention", "small filters", ""] = ""
-    rows_of_product: float = 1.0
+    gradients: tuple[bool, bool] = (True, True)
+    share_of_an_expert: float = 1.0
 
     @classmethod
     def of(cls, operator: Operator, backward: bool) -> _Work:
@@ -233,6 +240,7 @@ class _Work:
             tuple(traffic),
             max(1, kernels),
             _products_kind(operator),
+            _gradients(operator),
             kind.load / operator.inputs[1].shape[-1] if isinstance(kind, Experts) else 1.0,
         )
 
@@ -256,6 +264,13 @@ def _products_kind(operator: Operator) -> Literal["attention", "small filters", 
     if isinstance(kind, Conv2D) and (kind.kernel_h, kind.kernel_w) == (3, 3):
         return "small filters" if (kind.stride_h, kind.stride_w) == (1, 1) else ""
     return ""
+
+
+def _gradients(operator: Operator) -> tuple[bool, bool]:
+    """`_Work.gradients`; both, where there are none to compute."""
+    wanted, trained = wanted_gradients(operator), bool(operator.trained_weights)
+    its = (any(wanted), trained) if operator.weights else (wanted[0], wanted[-1])
+    return its if any(its) else (True, True)
 
 
 def _reductions(operator: Operator) -> tuple[tuple[int, int, int], ...]:
@@ -292,19 +307,15 @@ def mean_prefix(extent: Numbers, last: Numbers) -> Numbers:
     return last - growing * (growing - 1) / (2 * np.maximum(1, extent))
 
 
-def _share(
-    work: _Work, outputs: Numbers, columns: Numbers, depth: Numbers, efficiency: Efficiency
-) -> Numbers:
-    """The share of its peak that the device reaches in tasks.
+def _share(work: _Work, outputs: Numbers, depth: Numbers, efficiency: Efficiency) -> Numbers:
+    """The share of its peak that the device reaches in tasks that are no matrix products.
 
-    They have that many output elements, in so many columns, of so many multiply-adds each.
+    They have that many output elements, of so many multiply-adds each. Attention in one kernel
+    counts as no product.
     """
-    if work.products_kind == "attention" and efficiency.attention:
+    if work.products_kind == "attention":
         best = efficiency.attention_backward if work.backward else efficiency.attention
         return best / (1 + efficiency.half_outputs / outputs)
-    if work.family == "matmul":
-        rows = outputs / columns * work.rows_of_product
-        return _product_share(work.backward, rows, columns, depth, efficiency)
     if work.family == "convolution":
         half_depth = efficiency.half_depth
         best = efficiency.convolution_backward if work.backward else efficiency.convolution
@@ -318,11 +329,41 @@ def _share(
     return efficiency.compute_by_family[work.family]
 
 
-def _product_share(
-    backward: bool, rows: Numbers, columns: Numbers, terms: Numbers, efficiency: Efficiency
+def _products_share(
+    work: _Work,
+    operator: Operator,
+    extents: Extents,
+    depth: Numbers,
+    efficiency: Efficiency,
+    precision: str,
 ) -> Numbers:
-    """The share that a matrix product of so many rows and columns, and terms a sum, reaches."""
-    half = efficiency.half_extent
-    best = efficiency.matmul_backward if backward else efficiency.matmul
-    fills = (1 + half / rows) * (1 + half / columns)
-    return best / (fills * (1 + efficiency.half_inner / terms))
+    """The same of tasks that are matrix products, with these `extents`; `depth` as of `_share`.
+
+    Of several products in turn, as of recurrent layers, sums are taken to be one after the other.
+    """
+    import numpy as np
+
+    ranks = [len(tensor.shape) for _, tensor, _ in operator.operands]
+    output = extents[:, work.primary, : ranks[work.primary]]
+    columns = np.maximum(1, output[:, -1])
+    rows = np.maximum(1, output[:, :-1].prod(axis=1))
+    terms = np.maximum(1, extents[:, 0, ranks[0] - 1])
+    aligned = aligned_share(columns, terms, efficiency, precision)
+    best = efficiency.matmul_backward if work.backward else efficiency.matmul
+    share = work.share_of_an_expert  # each has a product, of the rows that go to it
+    product = Product(rows * share, columns, depth)
+    if efficiency.multiprocessors and isinstance(operator.kind, Experts):
+        count = np.maximum(1, extents[:, 1, ranks[1] - 1])
+        product = Product(rows * share, columns, depth / (count * share), count)
+    elif efficiency.multiprocessors and isinstance(operator.kind, MatMul):
+        count = np.maximum(1, output[:, :-2].prod(axis=1))
+        product = Product(np.maximum(1, output[:, -2]), columns, depth, count)
+    if not (efficiency.multiprocessors and work.backward):
+        # The curve of other devices was fitted to both passes by the forward pass's sizes.
+        return aligned * product_share(product, efficiency, best)
+    shares = [
+        product_share(its, efficiency, best)
+        for its, wanted in zip(product.gradients(), work.gradients, strict=True)
+        if wanted
+    ]
+    return aligned * len(shares) / sum(1 / share for share in shares)

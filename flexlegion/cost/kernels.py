@@ -78,10 +78,13 @@ class Kernels:
 
 FUSED = Kernels()
 
-# How often scores of attention pass memory, forward and backward, where they are kept: in the
-# products' kernels; in that of the softmax, with the mask and the scale; in dropout's, whose mask
-# is a byte; and how much more often by steps.
-_IN_PRODUCTS = {"forward": 2.0, "backward": 4.0}
+# How often scores of attention pass memory, forward and backward, where they are kept: as products
+# read them; as one writes them, whose sums are so short that it does nothing else meanwhile (on an
+# A100 64 products of 2048 x 2048 by sums of 256 reach 130 TFLOP/s, but of 2048 x 256 by sums of
+# 2048, 219: EleutherAI/cookbook, benchmarks/sizing/sample_results); in the softmax's kernel, with
+# the mask and the scale; in dropout's, whose mask is a byte; and how much more often by steps.
+_READ = {"forward": 1.0, "backward": 3.0}
+_WRITTEN = {"forward": 1.0, "backward": 1.0}
 _IN_SOFTMAX = {"forward": 2.0, "backward": 3.0}
 _IN_DROPOUT = {"forward": 2.5, "backward": 2.5}
 _BY_STEPS = {"forward": 6.0, "backward": 5.0}
@@ -121,15 +124,15 @@ _BATCH_NORM = ("batch_norm", "batch_norm_statistics")
 
 
 def passes_of_scores(kernels: Kernels, kind: MultiHeadAttention, pass_: str) -> tuple[float, float]:
-    """How often scores pass memory in the products' kernels, and in kernels of their own."""
-    own = _IN_SOFTMAX[pass_]
+    """How often scores pass memory while products compute, and while nothing does."""
+    own = _WRITTEN[pass_] + _IN_SOFTMAX[pass_]
     if kernels.attention == "by steps":
         own += _BY_STEPS[pass_]
     if kind.dropout > 0:
         own += _IN_DROPOUT[pass_]
         if kernels.formulas == "by steps":
             own += _DROPOUT_BY_STEPS[pass_]
-    return _IN_PRODUCTS[pass_], own
+    return _READ[pass_], own
 
 
 def apart_bytes(
@@ -209,6 +212,8 @@ class Picking:
     ----------
     rows, columns, terms
         Of a group's product.
+    count
+        Of groups.
     flops
         Of all.
     size
@@ -218,6 +223,7 @@ class Picking:
     rows: Numbers
     columns: Numbers
     terms: int
+    count: Numbers
     flops: Numbers
     size: Numbers
 
@@ -249,4 +255,5 @@ def picking(kernels: Kernels, operator: Operator, pass_: str, extents: Any) -> P
     places = group * kind.load * extents[:, 1, len(gates) - 1] / gates[-1]
     products = _PICKING[pass_]
     matrices = 2 * products * rows * places * operator.output.element_bytes
-    return Picking(places, columns, group, 2.0 * products * rows * places * columns, matrices)
+    flops = 2.0 * products * rows * places * columns
+    return Picking(places, columns, group, -(-rows // group), flops, matrices)

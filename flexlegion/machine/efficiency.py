@@ -26,16 +26,20 @@ _PRODUCT_SHARES = (
     "attention",
     "attention_backward",
     "sustained",
+    "aligned_2",
+    "aligned_4",
+    "aligned_8",
 )
 _PRODUCT_SIZES = (
     "half_extent",
+    "half_tile",
     "half_inner",
     "half_depth",
     "half_outputs",
     "small_filters_half_depth",
 )
 _SHARES = (*_PRODUCT_SHARES, "memory")
-_SIZES = (*_PRODUCT_SIZES, "launch_ns", "load_bandwidth")
+_SIZES = (*_PRODUCT_SIZES, "multiprocessors", "ring_bandwidth", "launch_ns", "load_bandwidth")
 _BY_FAMILY = ("compute_by_family", "memory_by_family")
 _PRECISIONS = ("float32", "tfloat32", "bfloat16", "float16", "float8")
 # The P100's rates count direct convolution's operations, also where cuDNN takes Winograd's
@@ -57,11 +61,22 @@ class Efficiency:
         as any other convolution.
     attention, attention_backward
         The same of attention in one kernel, which keeps no scores. 0: as other matrix products.
+    multiprocessors
+        How many compute tiles of matrix products, each one at a time (`flexlegion.cost.products`).
+        0: not known, so that small products follow `half_extent`.
+    ring_bandwidth
+        Bytes a second for which NCCL makes one ring more inside a node. 0: not known.
+    half_tile
+        A tile takes twice as long for its multiplications as one without ends if it has twice that
+        many rows, and columns: so it does for the operands that it reads.
     half_extent
-        A matrix product with that many rows, and many columns, runs at half its speed; and with
-        that many columns.
+        Where multiprocessors are not known, a matrix product with that many rows, and many columns,
+        runs at half its speed; and with that many columns.
     half_inner
         And with that many terms in each of its sums.
+    aligned_2, aligned_4, aligned_8
+        Share of its rate that a product keeps if rows of its matrices begin at multiples of 2, 4 or
+        8 bytes alone: tensor cores want 16.
     half_depth, small_filters_half_depth
         So does a convolution with that many multiply-adds an output element.
     half_outputs
@@ -99,6 +114,9 @@ class Efficiency:
     compute_by_family: Mapping[str, float] = field(hash=False)
     memory_by_family: Mapping[str, float] = field(hash=False)
     source: str
+    multiprocessors: int = 0
+    ring_bandwidth: int = 0
+    half_tile: int = 0
     half_inner: int = 0
     small_filters: float = 0.0
     small_filters_backward: float = 0.0
@@ -106,6 +124,9 @@ class Efficiency:
     attention: float = 0.0
     attention_backward: float = 0.0
     sustained: float = 1.0
+    aligned_2: float = 1.0
+    aligned_4: float = 1.0
+    aligned_8: float = 1.0
     by_precision: Mapping[str, Mapping[str, float]] = field(default_factory=dict, hash=False)
 
     def at(self, precision: str) -> Efficiency:

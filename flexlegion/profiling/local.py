@@ -79,7 +79,16 @@ def local_topology(db: ProfileDB | None = None, *, measure: bool = True) -> Topo
     return _describe(machine, db, measure)
 
 
-def _describe(machine: RunningMachine, db: ProfileDB, measure: bool) -> Topology:
+def local_memories() -> Topology:
+    """The running machine, for simulations of what it stores where: rates mean nothing."""
+    with ProfileDB() as db:
+        return _describe(running_machine(), db, measure=False, rates=DeviceRates(1, 1))
+
+
+def _describe(
+    machine: RunningMachine, db: ProfileDB, measure: bool, rates: DeviceRates | None = None
+) -> Topology:
+    """The machine; `rates` of its processors, None: measured."""
     hosts, models = hosts_and_models()
     gpus = running_gpus()
     names = machine.devices.names
@@ -87,13 +96,14 @@ def _describe(machine: RunningMachine, db: ProfileDB, measure: bool) -> Topology
         gpus.of[i].name if i in gpus.of else _with_threads(models[owner], machine.threads[i])
         for i, owner in enumerate(machine.owners)
     ]
-    rates = {
-        model: _device_rates(machine, of.index(model), model, db) for model in dict.fromkeys(of)
+    of_model = {
+        model: rates or _device_rates(machine, of.index(model), model, db)
+        for model in dict.fromkeys(of)
     }
     layout = layout_of(machine, hosts, of, gpus.peers)
     devices = []
     for i, name in enumerate(names):
-        rate = rates[of[i]]
+        rate = of_model[of[i]]
         peaks = gpus.of[i].peak_flops if i in gpus.of else {}
         devices.append(
             Device(

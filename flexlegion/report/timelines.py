@@ -171,6 +171,13 @@ def priced(priced_by: Mapping[str, int]) -> str:
     return ", ".join(f"{number:,} {name}" for name, number in sorted(priced_by.items()))
 
 
+def memory_told(timeline: Timeline) -> str:
+    """What the fullest memory has, for what, and how large it is."""
+    name = fullest(timeline)
+    held, size = timeline.allocated_bytes[name], capacity(timeline)[name]
+    return f"{name} has {memory(held)} of {memory(size)}: {_contents(timeline)}"
+
+
 def _contents(timeline: Timeline) -> str:
     """``weights 1.2 GiB, weight gradients 1.2 GiB, ...``, the most first."""
     its = timeline.contents_bytes[fullest(timeline)]

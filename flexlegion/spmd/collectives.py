@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from flexlegion.cost.efficiency import efficiency_of
 from flexlegion.machine.parts import Hop
 from flexlegion.machine.topology import Topology
 from flexlegion.spmd.layout import Collective
@@ -41,8 +42,10 @@ class Library:
         What every collective takes: a kernel is launched, and all devices wait for each other.
     step_inside_ns, step_between_ns
         What each step of a ring or tree takes beside the links' own latency.
+    channels
+        Blocks of its kernel for each ring, each of which takes a multiprocessor.
     taken
-        Share of a GPU that computes nothing while a collective runs: its kernel's multiprocessors.
+        Share of a GPU whose multiprocessors are not known that computes nothing meanwhile.
     """
 
     inside: float = 0.8
@@ -50,15 +53,18 @@ class Library:
     start_ns: int = 12_000
     step_inside_ns: int = 1_500
     step_between_ns: int = 5_000
+    channels: int = 0
     taken: float = 0.0
 
 
 # nccl-tests on 8 A100: 235 GB/s of 300, on 8 H200 (without NVLink SHARP) 360 of 450; between nodes
 # with an adapter a GPU 85 to 95 % of it (stas00/ml-engineering, "Network"). Latencies of steps as
 # NCCL's own tuning model has them for its low-latency protocols (src/graph/tuning.cc). Its kernel
-# has 24 blocks, each on one of the 132 multiprocessors of an H100 (forums.developer.nvidia.com,
-# topic 337991); training was measured to compute 19 % slower on average (arXiv 2507.03114).
-NCCL = Library(taken=0.18)
+# has two blocks a ring (src/graph/connect.cc). Inside a node there are as many rings as the links
+# have room for (search.cc, and `Efficiency.ring_bandwidth`): 24 blocks on an A100 or H100, 12 on a
+# V100 of a DGX-1. Between nodes there is one for each adapter. taken: 24 of an H100's 132
+# multiprocessors; training there was measured to compute 19 % slower on average (arXiv 2507.03114).
+NCCL = Library(channels=2, taken=0.18)
 
 
 @dataclass(frozen=True)
@@ -72,12 +78,15 @@ class Ring:
     inside, between
         Bytes a second of each device's way to its neighbour in the node, and of a group's way out
         of a node; infinite where there is none.
+    adapters
+        By which a group leaves a node.
     """
 
     devices: int
     nodes: int
     inside: float
     between: float
+    adapters: int = 0
 
     @property
     def bandwidth(self) -> float:
@@ -137,6 +146,17 @@ class Collectives:
             steps = min(2 * steps, round(tree)) if ring.nodes > 1 else 2 * steps
         return library.start_ns + round(steps + 1e9 * seconds)
 
+    def taken(self, stage: Stage, along: tuple[int, ...]) -> float:
+        """Share of a device that computes nothing while it has a collective along these axes."""
+        ring, library = self.ring(stage, along), self.library
+        efficiency = efficiency_of(self.topology.devices[stage.devices[0]])
+        if not (library.channels and efficiency.multiprocessors and efficiency.ring_bandwidth):
+            return library.taken
+        rings = ring.adapters
+        if ring.nodes == 1 and ring.devices > 1:
+            rings = max(1, int(ring.inside / efficiency.ring_bandwidth))
+        return min(0.5, library.channels * rings / efficiency.multiprocessors)
+
     def _exchange(self, ring: Ring, size: int) -> float:
         """Seconds in which each device sends each other one of its group its part."""
         in_node = ring.devices // ring.nodes
@@ -180,7 +200,7 @@ class Collectives:
         # Nodes are alike: what the first, and what the fullest one has, is what all have.
         fullest = max(in_node.values(), key=lambda its: (len(its), sum(map(len, its))))
         inside = self._inside(fullest) * self.library.inside
-        between = math.inf
+        between, adapters = math.inf, 0
         if nodes > 1:
             node = next(n for n, its in in_node.items() if its is fullest)
             other = next(
@@ -190,7 +210,10 @@ class Collectives:
                 if n != node and len(group) > 1
             )
             between = self._outside(fullest, other) * self.library.between
-        return Ring(len(groups[0]), nodes, inside, between)
+            adapters = min(
+                len({self._exit(device, other).channel for device in group}) for group in fullest
+            )
+        return Ring(len(groups[0]), nodes, inside, between, adapters)
 
     def _by_node(self, group: Sequence[int]) -> dict[int, list[int]]:
         found: dict[int, list[int]] = {}

@@ -59,7 +59,8 @@ class Buckets:
             if parts > 1:
                 time_ns = self.of.collectives.time_ns(name, size, self.stage, axes)
                 sent = round(size * (1 - 1 / parts) * (2 if name == "all-reduce" else 1))
-                self.steps.add("gradients", time_ns, [self.last], sent)
+                taken = self.of.collectives.taken(self.stage, axes)
+                self.steps.add("gradients", time_ns, [self.last], sent, taken)
                 size //= parts if name == "reduce-scatter" else 1
 
 
@@ -73,7 +74,7 @@ class Gathers:
         self.bucket_of: dict[Operator, int] = {}
         self.gathered: list[int] = []  # of each bucket, the step that gathers it
         self.last_use: dict[int, int] = {}
-        self.times: list[tuple[int, int]] = []
+        self.times: list[tuple[int, int, float]] = []  # of each, what `Steps.add` takes
         if stage_steps.program.shards < 3 or not operators:
             return
         stage = stage_steps.program.stage_of(operators[0])
@@ -96,11 +97,12 @@ class Gathers:
     def _close(
         self, stage_steps: StageSteps, stage: Stage, sizes: dict[tuple[int, ...], int]
     ) -> None:
-        time_ns = sent = 0
+        time_ns, sent, taken = 0, 0, 0.0
         for along, size in sizes.items():
+            taken = max(taken, stage_steps.collectives.taken(stage, along))
             time_ns += stage_steps.collectives.time_ns("all-gather", size, stage, along)
             sent += round(size * (1 - 1 / stage.size(along)))
-        self.times.append((time_ns, sent))
+        self.times.append((time_ns, sent, taken))
         sizes.clear()
 
     def before(self, op: Operator) -> list[int]:
@@ -110,10 +112,10 @@ class Gathers:
             return []
         while len(self.gathered) <= min(bucket + 1, len(self.times) - 1):
             number = len(self.gathered)
-            time_ns, sent = self.times[number]
+            time_ns, sent, taken = self.times[number]
             # Its memory is that of the bucket before the last one.
             after = [self.last_use[number - 2]] if number - 2 in self.last_use else []
-            self.gathered.append(self.steps.add("weights", time_ns, after, sent))
+            self.gathered.append(self.steps.add("weights", time_ns, after, sent, taken))
         return [self.gathered[bucket]]
 
     def used(self, op: Operator, end: int) -> None:

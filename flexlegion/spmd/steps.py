@@ -50,12 +50,15 @@ class Step:
         Numbers of earlier steps that have to have ended.
     size
         Bytes that the device sends, of a collective.
+    taken
+        Share of the device that computes nothing while this runs, of a collective.
     """
 
     kind: Kind
     time_ns: int
     after: tuple[int, ...] = ()
     size: int = 0
+    taken: float = 0.0
 
 
 @dataclass
@@ -66,24 +69,28 @@ class Steps:
     ----------
     streams
         Of the device: computation and collectives have one each, or share one.
-    taken
-        Share of the device that computes nothing while a collective runs.
     steps
         In that order.
     """
 
     streams: Literal[1, 2] = 2
-    taken: float = 0.0
     steps: list[Step] = field(default_factory=list)
 
-    def add(self, kind: Kind, time_ns: int, after: Iterable[int] = (), size: int = 0) -> int:
+    def add(
+        self,
+        kind: Kind,
+        time_ns: int,
+        after: Iterable[int] = (),
+        size: int = 0,
+        taken: float = 0.0,
+    ) -> int:
         """A step more; its number."""
-        self.steps.append(Step(kind, time_ns, tuple(sorted(set(after))), size))
+        self.steps.append(Step(kind, time_ns, tuple(sorted(set(after))), size, taken))
         return len(self.steps) - 1
 
     def played(self) -> Played:
         """When they run if nothing else does."""
-        if self.streams == 2 and self.taken:
+        if self.streams == 2 and any(step.taken for step in self.steps):
             return self._beside_each_other()
         free = {False: 0, True: 0}
         ends: list[int] = []
@@ -112,7 +119,7 @@ class Steps:
                     step = self.steps[queue[at[stream]]]
                     if all(ended[n] for n in step.after):
                         left[stream] = step.time_ns
-            rate = 1 - self.taken if left[1] > 0 else 1.0
+            rate = 1 - self.steps[queues[1][at[1]]].taken if left[1] > 0 else 1.0
             computing, moving = left[0] / rate, left[1]
             first = 0 if moving < 0 or 0 <= computing <= moving else 1
             passed = moving if first else computing
@@ -282,7 +289,7 @@ class StageSteps:
 
     def forward(self, run: Run) -> Steps:
         """A run's forward pass."""
-        steps = Steps(self.system.streams, self.collectives.library.taken)
+        steps = Steps(self.system.streams)
         self._forward(steps, run.operators, "forward")
         return steps
 
@@ -354,13 +361,14 @@ class StageSteps:
             time_ns = self.collectives.time_ns(name, size, stage, along)
             share = 1 - 1 / stage.size(along)
             sent = round(size * share * (2 if name == "all-reduce" else 1))
-            last = [steps.add("activations", time_ns, last, sent)]
+            taken = self.collectives.taken(stage, along)
+            last = [steps.add("activations", time_ns, last, sent, taken)]
             here = then
         return max(last, default=-1)
 
     def backward(self, run: Run, reduces: bool) -> Steps:
         """A run's backward pass; with `reduces` gradients of weights are reduced on the way."""
-        steps = Steps(self.system.streams, self.collectives.library.taken)
+        steps = Steps(self.system.streams)
         buckets = Buckets(self, steps, self.program.stages[run.stage], reduces)
         gathers = Gathers(self, steps, run.operators[::-1])
         redone: set[Operator] = set()

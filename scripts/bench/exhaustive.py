@@ -58,7 +58,8 @@ def measure(network: str, args: argparse.Namespace) -> dict[str, Any]:
     for seed in range(args.seeds):
         fresh = problem_of(network, args.devices)
         begin = time.monotonic()
-        its = search(fresh, starts, Budget(args.budget), seed, args.chains)
+        of_fresh = {"data": resolve("data", fresh.graph, fresh.devices)}
+        its = search(fresh, of_fresh, Budget(args.budget), seed, args.chains)
         slowest = max(slowest, time.monotonic() - begin)
         found += its.iteration_time_ns == result.iteration_time_ns
     return {

@@ -35,7 +35,7 @@ def test_two_ranks(how: str, tmp_path: Path) -> None:
     metrics = json.loads(out.read_text())
     assert (metrics["ranks"], metrics["processors"]) == (2, 2)
     lines = [re.split(r"[;,] | {2}", line)[0] for line in done.stdout.splitlines()]
-    assert lines == ["lenet: 1438 samples to train", "epoch 1/2", "epoch 2/2", "test"]
+    assert lines == ["lenet: 1438 samples to train", "memory", "epoch 1/2", "epoch 2/2", "test"]
     assert "\x1b" not in done.stdout
     assert is_quiet(done.stderr), done.stderr
 

@@ -97,6 +97,15 @@ def test_mnist_files(tmp_path: Path) -> None:
     arguments += ["--optimizer", "adam", "--json", out]
     done = run_legate(TRAIN, *arguments, cpus=2, timeout=120)
     assert "1400 samples to train, 397 to test" in done.stdout
+    stored = re.search(r"^memory  \S+ has \S+ MiB of .* GiB: (.*)$", done.stdout, re.MULTILINE)
+    assert stored is not None, done.stdout
+    # Adam has two states of each weight, as many bytes as the weights themselves each.
+    sizes = dict(re.findall(r"([a-z][a-z ]+) ([\d.]+ [KM]iB)", stored[1]))
+    weights, states = (
+        float(number) * (1024 if unit == "MiB" else 1)
+        for number, unit in (sizes[kind].split() for kind in ("weights", "optimizer states"))
+    )
+    assert states == pytest.approx(2 * weights, rel=1e-3)
     assert json.loads(out.read_text())["accuracy"] > 0.85
 
 

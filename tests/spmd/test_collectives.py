@@ -69,3 +69,26 @@ def test_sending_shares_adapters() -> None:
     assert one == pytest.approx(1e9 * 1e9 / (12.5e9 * BETWEEN), rel=0.01)
     assert four == pytest.approx(4 * one, rel=0.01)
     assert collectives.send_ns(10**9, [(0, 0)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("machine", "sizes", "along", "blocks", "multiprocessors"),
+    [
+        ("v100x8", (8,), (0,), 12, 80),  # two a ring, a ring for each of six NVLinks
+        ("a100x8", (8,), (0,), 24, 108),
+        ("a100x8", (4, 2), (1,), 24, 108),
+        ("h100x8", (8,), (0,), 24, 132),
+        ("a100x16", (16,), (0,), 16, 108),  # between nodes for each of eight adapters
+        ("a100x16", (2, 8), (0,), 2, 108),  # a group of two GPUs has one
+        ("v100x16", (16,), (0,), 8, 80),
+    ],
+)
+def test_multiprocessors_that_collectives_take(
+    machine: str, sizes: tuple[int, ...], along: tuple[int, ...], blocks: int, multiprocessors: int
+) -> None:
+    collectives = Collectives(described_machine(machine))
+    assert collectives.taken(_stage(*sizes), along) == pytest.approx(blocks / multiprocessors)
+
+
+def test_of_other_gpus_an_estimate_is_taken() -> None:
+    assert Collectives(described_machine("mi300x8")).taken(_stage(8), (0,)) == NCCL.taken

@@ -21,9 +21,9 @@ from flexlegion.spmd.ways import Ways, divided
 
 def test_computation_is_slower_beside_a_collective() -> None:
     """A fifth of the device is taken for 50 ns, in which 40 are computed: 60 are left."""
-    steps = Steps(taken=0.2)
+    steps = Steps()
     steps.add("backward", 100)
-    steps.add("gradients", 50)
+    steps.add("gradients", 50, taken=0.2)
     played = steps.played()
     assert played.time_ns == 110
     assert played.busy_ns == {"backward": 110, "gradients": 50}
@@ -31,9 +31,9 @@ def test_computation_is_slower_beside_a_collective() -> None:
 
 
 def test_nothing_is_slower_behind_each_other() -> None:
-    steps = Steps(taken=0.2)
+    steps = Steps()
     first = steps.add("backward", 100)
-    steps.add("gradients", 50, [first])
+    steps.add("gradients", 50, [first], taken=0.2)
     assert steps.played().time_ns == 150
     # What is computed beside it, is: 50 ns of 60 at four fifths, the other 20 at all of it.
     steps.add("backward", 60)
@@ -41,9 +41,9 @@ def test_nothing_is_slower_behind_each_other() -> None:
 
 
 def test_one_stream_takes_all_in_turn() -> None:
-    steps = Steps(streams=1, taken=0.2)
+    steps = Steps(streams=1)
     steps.add("backward", 100)
-    steps.add("gradients", 50)
+    steps.add("gradients", 50, taken=0.2)
     steps.add("backward", 10)
     assert steps.played().time_ns == 160
     assert steps.played().exposed_ns == 50
@@ -62,9 +62,9 @@ def test_between_side_by_side_and_in_turn(steps_, taken, random) -> None:  # typ
     """What is taken costs at most what it would have computed; without it nothing changes."""
 
     def played(streams: int, share: float):  # type: ignore[no-untyped-def]
-        steps = Steps(streams, share)  # type: ignore[arg-type]
+        steps = Steps(streams)  # type: ignore[arg-type]
         for n, (kind, time_ns) in enumerate(steps_):
-            steps.add(kind, time_ns, after[n])
+            steps.add(kind, time_ns, after[n], taken=share)
         return steps.played()
 
     after = [[m for m in range(n) if random.random() < 0.3] for n in range(len(steps_))]

@@ -88,7 +88,9 @@ def _with_memory(device: DeviceType, gpu: str, memory: int) -> DeviceType:
         efficiency = device.efficiency
         assert efficiency is not None
         efficiency = replace(
-            efficiency, matmul=efficiency.matmul * 0.85, matmul_backward=0.85 * 0.78
+            efficiency,
+            matmul=efficiency.matmul * 0.85,
+            matmul_backward=efficiency.matmul_backward * 0.85,
         )
         device = replace(device, efficiency=efficiency)
         rate = 2.4e12

@@ -100,6 +100,20 @@ def _batch(row: Row) -> int:
     return int(round(row["micro_batch"] * ways["dp"]) * micro_batches(row))
 
 
+def _vocabulary(row: Row) -> int | None:
+    """What the head computes: some fill up the tokenizer's, for tensor cores.
+
+    NVIDIA's BERT for PyTorch does to a multiple of 8 (DeepLearningExamples, run_pretraining.py),
+    OneFlow's GPT-2 of 2020 to one of 128 (OneFlow-Benchmark bf832bed, gpt-2/src/train_gpt2.sh).
+    """
+    its, steps = row["model"]["vocab"], 1
+    if row["model"]["family"] == "bert" and "pytorch" in row["system"]:
+        steps = 8
+    if row["model"]["family"] == "gpt" and row["system"].startswith("OneFlow"):
+        steps = 128
+    return -(-its // steps) * steps if its else None
+
+
 def _gpt(row: Row, layers: int) -> Model:
     its = row["model"]
     if its["ffn"] != 4 * its["hidden"]:
@@ -111,7 +125,7 @@ def _gpt(row: Row, layers: int) -> Model:
         hidden=its["hidden"],
         heads=its["heads"],
         steps=its["seq"],
-        vocabulary=its["vocab"] or 51_200,
+        vocabulary=_vocabulary(row) or 51_200,
         dropout=_dropout(row),
     )
 
@@ -165,7 +179,7 @@ def _bert(row: Row, layers: int) -> Model:
         hidden=its["hidden"],
         heads=its["heads"],
         steps=its["seq"],
-        vocabulary=its["vocab"],
+        vocabulary=_vocabulary(row),
         predictions=predictions,
         dropout=0.1,  # as Devlin et al. have it, and all recipes since
     )
