@@ -7,21 +7,21 @@ All ways to write the number of devices as a product of three are simulated (Nar
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
 from flexlegion.base.errors import DoesNotApply, UserError
-from flexlegion.graph.graph import Graph
+from flexlegion.graph.graph import Graph, Operator
 from flexlegion.known_strategies.basic import data_parallel
 from flexlegion.known_strategies.megatron import megatron
 from flexlegion.known_strategies.pipeline import registers, runs_of_layers
 from flexlegion.known_strategies.registry import own_strategy
 from flexlegion.machine.devices import Devices
 from flexlegion.sim.fitting import fitting
-from flexlegion.sim.problem import MAX_TIME_NS, Problem
+from flexlegion.sim.problem import MAX_TIME_NS, Degrees, Problem
 from flexlegion.sim.simulator import LARGE, judge
 from flexlegion.strategy.configuration import ParallelConfig
 from flexlegion.strategy.strategy import ResolvedStrategy, Strategy
@@ -120,7 +120,7 @@ def _tried(
     strategies = []
     for division in divisions:
         try:
-            configs = stages(problem.graph, problem.devices, *division)
+            configs = stages(problem.graph, problem.devices, *division, time=problem.task_time)
             strategies.append((division, problem.checked(Strategy(configs, "strategy '3d'"))))
         except UserError:
             pass  # it has no pairs of layers to split, too few layers, or too small a batch
@@ -181,7 +181,13 @@ def _divisions(devices: Devices, rounds: int) -> list[_Division]:
 
 
 def stages(
-    graph: Graph, devices: Devices, tensor: int, pipeline: int, runs: int = 1, spare: int = 1
+    graph: Graph,
+    devices: Devices,
+    tensor: int,
+    pipeline: int,
+    runs: int = 1,
+    spare: int = 1,
+    time: Callable[[Operator, Degrees], int] | None = None,
 ) -> dict[str, ParallelConfig]:
     """A pipeline of so many stages, in each of which layers are shared by so many devices.
 
@@ -200,6 +206,9 @@ def stages(
     spare
         So many times the registers that are enough where transfers take no time. With twice as
         many, a stage has micro-batches to go on with while others are on their way.
+    time
+        Of a task, forward and backward, of an operator that is split in some way, by which stages
+        are equal; None: they are by operations.
 
     Raises
     ------
@@ -208,11 +217,12 @@ def stages(
     """
     names = [name for node in devices.preferred_by_node for name in node]
     size = len(names) // pipeline
-    numbers = runs_of_layers(graph, pipeline, runs)
     # Of the first stage; others are the same on other devices. Those that share a layer count as a
     # node.
     group = Devices(names[:size], [number // tensor for number in range(size)])
     first = megatron(graph, group) if tensor > 1 else data_parallel(graph, group)
+    work = None if time is None else [time(op, first[op.name].degrees) for op in graph.operators]
+    numbers = runs_of_layers(graph, pipeline, runs, work)
     place = {name: number for number, name in enumerate(names)}
     last = max(numbers, default=0)
     deep = min(last + 1, pipeline)

@@ -77,19 +77,30 @@ def _pipeline(graph: Graph, devices: Devices, name: str, runs: int) -> Strategy:
     return Strategy(configs, f"strategy '{name}'")
 
 
-def runs_of_layers(graph: Graph, stages: int, runs: int) -> list[int]:
+def runs_of_layers(
+    graph: Graph, stages: int, runs: int, work: Sequence[int] | None = None
+) -> list[int]:
     """Of each operator, in which run of operators it is; run r is on stage r modulo `stages`.
 
     Runs are of equal work, as far as that goes, and end where little has to be moved: between two
     blocks of a transformer, say. There may be fewer runs than stages; but if stages have several
     each, all have as many.
 
+    Parameters
+    ----------
+    graph
+        The network.
+    stages, runs
+        Of the pipeline; of operators, on each stage.
+    work
+        Of each operator, in any unit; None: in operations, as there are no costs.
+
     Raises
     ------
     UserError
         If there are too few operators for that.
     """
-    work = [work_of(op) for op in graph.operators]
+    work = work or [work_of(op) for op in graph.operators]
     crossing = crossing_numbers(graph)
     best = cut_into_runs(work, stages, runs)
     most = (1 + UNEVEN) * _largest(work, best, stages)

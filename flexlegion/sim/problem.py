@@ -184,6 +184,7 @@ class Problem:
         self.facts = native_graph.facts_of(graph, facts)
         self._backward = {self.class_of(operator) for operator in self.facts.backward}
         self._placements: dict[Hashable, int] = {}  # numbered as they come
+        self._task_times: dict[tuple[int, Degrees], int] = {}
         # Of each entry of the cost table, for each kind of device: which models priced its tasks.
         self._sources: dict[tuple[int, Degrees], tuple[frozenset[str], ...]] = {}
 
@@ -314,6 +315,23 @@ class Problem:
         array = Arrays()
         extents, shape_of = self._shapes(self._splits(array, operator, [degrees]), operator)
         return extents[shape_of]
+
+    def task_time(self, operator: Operator, degrees: Degrees) -> int:
+        """What the first task of an operator takes forward and backward, in ns.
+
+        On the first device, if the operator is split in that way.
+        """
+        number = self._like[self.operator_numbers[operator.name]]
+        degrees = (*degrees, *(1 for _ in operator.space[len(degrees) :]))
+        if (number, degrees) not in self._task_times:
+            representative = self.graph.operators[number]
+            extents = self.parts(number, degrees)[:1]
+            passes = TASK_PASSES if number in self._backward else ("forward",)
+            self._task_times[number, degrees] = sum(
+                int(self.costs.exe_times(representative, pass_, extents, self.kinds[0]).times_ns[0])
+                for pass_ in passes
+            )
+        return self._task_times[number, degrees]
 
     def price(self, strategy: ResolvedStrategy) -> None:
         """`prepare` every operator as a strategy splits it.

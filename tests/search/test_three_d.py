@@ -12,6 +12,7 @@ import pytest
 from flexlegion.analysis import starts
 from flexlegion.base.errors import UserError
 from flexlegion.cost.analytic import AnalyticCosts
+from flexlegion.graph.graph import Operator
 from flexlegion.known_strategies import hybrid, named
 from flexlegion.known_strategies.hybrid import stages
 from flexlegion.networks.network import Network
@@ -68,6 +69,22 @@ def test_stages() -> None:
     assert set(seen) == {0, 1, 2, 3}
     inner = next(op for op in problem.graph.operators if op.name == "block1.expand")
     assert prod(strategy[inner.name].degrees) == strategy[inner.name].degrees[-2] == 2
+
+
+def test_stages_take_equal_times() -> None:
+    """Not as many operations: where the last layer is slow, its stage has few others."""
+    problem = problem_of("p100x8", 4)
+    slow = next(op for op in problem.graph.operators if op.name == "logits")
+
+    def time(op: Operator, degrees: tuple[int, ...]) -> int:
+        return 10**9 if op is slow else problem.task_time(op, degrees)
+
+    last = {}
+    for name, its in {"as priced": problem.task_time, "slow": time}.items():
+        configs = stages(problem.graph, problem.devices, tensor=2, pipeline=4, time=its)
+        devices = set(configs[slow.name].devices)
+        last[name] = sum(set(config.devices) <= devices for config in configs.values())
+    assert last["slow"] < 0.5 * last["as priced"]
 
 
 def test_spare_registers() -> None:
