@@ -36,12 +36,16 @@ MOST_RUNNERS = 32
 # many seconds, or proposals. If there are more starts than that allows, it has less.
 LEAST_GRAPHS = 4
 LEAST_SECONDS = 0.2
+LEAST_SECONDS_OF_FEW = 0.05
 LEAST_PROPOSALS = 64
 # At the end of a round, the temperature is such a share of what it was at its beginning.
 COOLED = 0.4
 # Runners that look at each transfer are so many times as hot, which finds other basins than the
 # others' do: networks of few operators want that.
 HOT = 4.0
+# In a graph of so few operators, a runner needs less time, and half of those that look at each
+# transfer change each operator by itself: two of a kind may have to differ.
+FEW_OPERATORS = 64
 # From one start come such a share of those who go on, at most.
 QUOTA = 0.5
 # Chains look at each transfer if they have time to simulate so many strategies in the first round;
@@ -71,6 +75,8 @@ class Runner:
         What its chains look at, and its time is of; one of `DETAILS`.
     heat
         Of the temperature that is asked for.
+    tied
+        Operators of a kind change together.
     states
         Of its chains, which have ended and have no times.
     """
@@ -81,6 +87,7 @@ class Runner:
     time_ns: int
     detail: str
     heat: float
+    tied: bool
     states: list[ChainState] = field(default_factory=list)
 
     def key(self) -> tuple[bool, int]:
@@ -203,15 +210,16 @@ class Race:
         return sorted(finals, key=lambda its: its.time_ns or math.inf)
 
     def _line_up(self, seconds: float, proposals: int | None) -> None:
-        """As many runners as have some time in the first round, but from all starts."""
+        """As many runners as have some time in the first round, but all starts, tied and not."""
         most = MOST_RUNNERS
         if seconds < math.inf:
             graph = max(entry.sketch_seconds for entry in self.entries)
-            least = max(LEAST_SECONDS, LEAST_GRAPHS * graph)
+            seconds_each = LEAST_SECONDS_OF_FEW if self._few_operators else LEAST_SECONDS
+            least = max(seconds_each, LEAST_GRAPHS * graph)
             most = min(most, int(seconds * self.count / ROUNDS / least))
         if proposals is not None:
             most = min(most, proposals // (ROUNDS * LEAST_PROPOSALS))
-        runners = max(most, len(self.entries))
+        runners = max(most, (2 if self._few_operators else 1) * len(self.entries))
         turn = seconds * self.count / ROUNDS / runners
         for i in range(runners):
             entry = self.entries[i % len(self.entries)]
@@ -221,9 +229,15 @@ class Race:
             scouts = bundles and (not exact or number % 2 == 0)
             detail = "bundles" if scouts else "transfers"
             heat = 1.0 if scouts else HOT
-            self.runners.append(
-                Runner(entry, self.seed + i, entry.strategy, entry.best_time, detail, heat)
-            )
+            alternate = self._few_operators and not scouts
+            of_exact = number // 2 if bundles else number
+            tied = self.options.tied and not (alternate and of_exact % 2 == 1)
+            seed, time_ns = self.seed + i, entry.best_time
+            self.runners.append(Runner(entry, seed, entry.strategy, time_ns, detail, heat, tied))
+
+    @property
+    def _few_operators(self) -> bool:
+        return len(self.problem.graph.operators) <= FEW_OPERATORS
 
     @staticmethod
     def _ahead(runners: Sequence[Runner], detail: str, round_: int) -> list[Runner]:
@@ -288,10 +302,14 @@ class Race:
             if self.options.cooling:
                 heat *= COOLED ** (turn.number + used)
             its: ChainOptions = replace(
-                self.options, temperature=heat * self.options.temperature, scale_ns=scale
+                self.options,
+                temperature=heat * self.options.temperature,
+                scale_ns=scale,
+                tied=runner.tied,
             )
             slice_ = 10**12 if most == math.inf else int(min(SLICE_PROPOSALS, most - made))
-            chain.run(slice_, SLICE_SECONDS if timed else 0.0, its)
+            left = max(1e-3, end - time.monotonic())
+            chain.run(slice_, min(SLICE_SECONDS, left) if timed else 0.0, its)
 
     def _entry_of(self, runner: Runner) -> Entry:
         """What a runner has found; its start, if that is faster."""

@@ -18,7 +18,10 @@ from simulated import (
 import flexlegion as fl
 from flexlegion import Model
 from flexlegion.base.errors import UserError
+from flexlegion.cost.analytic import AnalyticCosts
+from flexlegion.known_strategies import named
 from flexlegion.machine.topology import Topology
+from flexlegion.networks.network import Network
 from flexlegion.profiling.machines import load_machine
 from flexlegion.searches import descent
 from flexlegion.searches.chain import Chain, ChainOptions, prepare_candidates
@@ -181,6 +184,25 @@ def with_memory(size: int) -> Problem:
     images(model)
     assert isinstance(topology, Topology)
     return problem_of(model, topology, ArbitraryCosts(0))
+
+
+def test_two_of_a_kind_that_have_to_differ() -> None:
+    """Of few operators, half of the race's runners change each by itself.
+
+    Two layers that read the same, and of which one is best left whole: tied, they led to a basin
+    that nothing after the race got away from.
+    """
+    model = Model(64)
+    x = model.input((2048,))
+    joined = model.concat([model.dense(x, 512), model.dense(x, 512)], 1)
+    model.dense(model.dense(joined, 2048), 8)
+    model.loss = "mean_squared_error"
+    network = Network.of(model)
+    problem = network.problem(load_machine("p100x3"), AnalyticCosts())
+    assert len({*tie_groups(problem)}) < len(problem.graph.operators)
+    start = {"data": problem.checked(named("data", problem))}
+    found = search(problem, start, Budget(None, 20_000), seed=3, options=SearchOptions(proof=False))
+    assert found.iteration_time_ns <= 332_751
 
 
 def test_nothing_fits_into_memory() -> None:
