@@ -4,6 +4,7 @@ A start that is fast need not lead far, and of two chains from one start, one ma
 much deeper than the other's. Neither shows at once. So many chains run from each start, the slower
 half of them is left, the others run twice as long, and so on (successive halving, after Jamieson
 and Talwalkar, 2016). Operators of a kind change together meanwhile: that leads far in a short time.
+In graphs of few operators, half of the chains change each by itself.
 
 Where much of a task graph is transfers, half of the chains look at bundles of them (`DETAILS`):
 that is quicker and finds other basins, but its times are not exact. So these race among themselves,
