@@ -3,10 +3,11 @@
 #
 # Usage: scripts/wheel.sh [--unchecked] [FOLDER]
 #
-# The wheel is written into FOLDER (dist). Unless --unchecked is given, it is then installed, with what it depends on, into a new
-# virtual environment in a folder of its own, where networks are listed, a strategy is searched for,
-# and LeNet trains with it for an epoch on the digits that come along. That takes some minutes, and
-# 3 GB of disk, which are given back. pip obeys all its usual variables.
+# The wheel is written into FOLDER (dist). Unless --unchecked is given, it is then installed, with
+# what it depends on, into a new virtual environment in a folder of its own, where networks are
+# listed, a strategy is searched for, and LeNet trains with it for an epoch on the digits that come
+# along. That takes some minutes, and 3 GB of disk, which are given back. pip obeys all its usual
+# variables.
 #
 # scripts/setup.sh has to have run: the wheel is built against the legate and oneDNN of .venv, and
 # is for that version of Python.

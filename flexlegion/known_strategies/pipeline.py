@@ -17,6 +17,7 @@ from flexlegion.graph.graph import Graph, Operator
 from flexlegion.known_strategies.registry import own_strategy
 from flexlegion.machine.devices import Devices
 from flexlegion.strategy.configuration import ParallelConfig
+from flexlegion.strategy.recomputation import crossing
 from flexlegion.strategy.strategy import Strategy
 
 # To move a number counts as so many floating-point operations. That is a guess, as no costs are
@@ -101,54 +102,55 @@ def runs_of_layers(
         If there are too few operators for that.
     """
     work = work or [work_of(op) for op in graph.operators]
-    crossing = crossing_numbers(graph)
+    behind = crossing_numbers(graph)
     best = cut_into_runs(work, stages, runs)
     most = (1 + UNEVEN) * _largest(work, best, stages)
     for share in NEAR:
-        units = units_of(work, crossing, share * sum(work) / (stages * runs))
+        units = units_of(work, behind, share * sum(work) / (stages * runs))
         if len(units) < stages * runs:
             continue
         of_unit = cut_into_runs([sum(work[at] for at in unit) for unit in units], stages, runs)
         numbers = [of_unit[number] for number, unit in enumerate(units) for _ in unit]
         if _largest(work, numbers, stages) <= most:
-            best = min(best, numbers, key=lambda its: _crossing_all(its, crossing))
+            best = min(best, numbers, key=lambda its: _crossing_all(its, behind))
     return best
 
 
 def _largest(work: Sequence[int], numbers: Sequence[int], stages: int) -> int:
     """The work of the stage that has the most."""
+    return max(_works(work, numbers, stages))
+
+
+def _works(work: Sequence[int], numbers: Sequence[int], stages: int) -> list[int]:
+    """The work of each stage."""
     works = [0] * stages
     for its, number in zip(work, numbers, strict=True):
         works[number % stages] += its
-    return max(works)
+    return works
 
 
-def _crossing_all(numbers: Sequence[int], crossing: Sequence[int]) -> int:
+def _crossing_all(numbers: Sequence[int], behind: Sequence[int]) -> int:
     """The numbers that cross all cuts."""
-    ends = zip(pairwise(numbers), crossing, strict=False)
+    ends = zip(pairwise(numbers), behind, strict=False)
     return sum(its for (run, next_), its in ends if run != next_)
 
 
 def crossing_numbers(graph: Graph) -> list[int]:
-    """Behind each operator, how many numbers have been computed that are read later."""
-    last_read = {tensor: at for at, op in enumerate(graph.operators) for tensor in op.inputs}
-    change = [0] * (len(graph.operators) + 1)
-    for at, op in enumerate(graph.operators):
-        for tensor in op.outputs:
-            if last_read.get(tensor, at) > at:
-                change[at] += prod(tensor.shape)
-                change[last_read[tensor]] -= prod(tensor.shape)
-    return list(accumulate(change[:-1]))
+    """Behind each operator, how many numbers those computed whose outputs are read later."""
+    return [
+        sum(prod(tensor.shape) for op in open_ for tensor in op.outputs)
+        for open_ in crossing(graph)
+    ]
 
 
-def units_of(work: Sequence[int], crossing: Sequence[int], near: float) -> list[range]:
+def units_of(work: Sequence[int], behind: Sequence[int], near: float) -> list[range]:
     """Runs of operators that stay together: a cut lies where nothing near it crosses less.
 
     Parameters
     ----------
     work
         Of each operator.
-    crossing
+    behind
         Numbers that cross a cut behind it.
     near
         What has less work than that between it and the cut, on either side.
@@ -158,7 +160,7 @@ def units_of(work: Sequence[int], crossing: Sequence[int], near: float) -> list[
     for at in range(len(work)):
         low = bisect_left(done, done[at] - near)
         high = bisect_right(done, done[at] + near, hi=len(work) - 1)
-        if crossing[at] <= min(crossing[low:high], default=0) or at + 1 == len(work):
+        if behind[at] <= min(behind[low:high], default=0) or at + 1 == len(work):
             units.append(range(first, at + 1))
             first = at + 1
     return units
@@ -196,9 +198,7 @@ def _balance(work: Sequence[int], numbers: list[int], stages: int) -> None:
     Runs of equal work are not enough: the last one may be an operator that cannot be divided, and
     its stage has others. What gets smaller is the sum of the works' squares.
     """
-    works = [0] * stages
-    for its, number in zip(work, numbers, strict=True):
-        works[number % stages] += its
+    works = _works(work, numbers, stages)
     moved = True
     while moved:
         moved = False

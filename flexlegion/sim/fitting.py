@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from flexlegion.sim.problem import MAX_TIME_NS, Problem
@@ -50,17 +51,20 @@ def fitting(
     # What is added only makes more tasks.
     if last.judged.fits or last.judged.too_large:
         return last
+
+    def tried(kind: Sequence[str]) -> Iterator[Fitting]:
+        """With each of these, but where that changes nothing."""
+        for added in kind:
+            changed = strategy.changed(with_additions(strategy, added.split("+"), problem.graph))
+            if changed != strategy:
+                judged = judge(problem, changed, limit_ns, "bundles", simulable)
+                yield Fitting(added, changed, judged)
+
     for row in TRIED:
         found = []
         for kind in row:
-            for added in kind:
-                configs = with_additions(strategy, added.split("+"), problem.graph)
-                changed = strategy.changed(configs)
-                if changed == strategy:
-                    continue
-                judged = judge(problem, changed, limit_ns, "bundles", simulable)
-                last = Fitting(added, changed, judged)
-                if judged.fits:
+            for last in tried(kind):
+                if last.judged.fits:
                     found.append(last)
                     break
         if found:

@@ -44,9 +44,9 @@ def recomputing(configs: Mapping[str, ParallelConfig], graph: Graph) -> dict[str
         What they are for.
     """
     kept = {op for op in graph.operators if _stays(op)} | _read_elsewhere(graph, configs)
-    crossing = _crossing(graph)
+    behind = crossing(graph)
     sizes = {op: _bytes(op) for op in graph.operators}
-    tried = [_kept(graph, crossing, kept, sizes, length) for length in _lengths(sizes)]
+    tried = [_kept(graph, behind, kept, sizes, length) for length in _lengths(sizes)]
     _, best = min(tried, key=lambda its: its[0], default=(0, kept))
     return _run_again(configs, set(graph.operators) - best)
 
@@ -125,14 +125,14 @@ def _lengths(sizes: Mapping[Operator, int]) -> list[int]:
 
 def _kept(
     graph: Graph,
-    crossing: Sequence[Set[Operator]],
+    behind: Sequence[Set[Operator]],
     kept: Set[Operator],
     sizes: Mapping[Operator, int],
     length: int,
 ) -> tuple[int, set[Operator]]:
     """What is kept if segments compute no more bytes than that, and the bytes that are held.
 
-    `crossing` is `_crossing`'s; `kept` are those that are kept in any case; `sizes` are in bytes.
+    `behind` is of `crossing`; `kept` are those that are kept in any case; `sizes` are in bytes.
     As soon as a segment is too long, it ends where the least crosses of its second half; so each
     operator is looked at about twice.
     """
@@ -149,10 +149,10 @@ def _kept(
         if last < len(graph.operators) or inner[-1] > length:
             half = inner[-2] // 2 if len(inner) > 1 else 0
             places = [at for at, size in enumerate(inner[:-1] or inner) if size >= half]
-            new = [sum(sizes[op] for op in crossing[first + at] - all_kept) for at in places]
+            new = [sum(sizes[op] for op in behind[first + at] - all_kept) for at in places]
             least = min(new)
             at = max(at for at, size in zip(places, new, strict=True) if size == least)
-            all_kept |= crossing[first + at]
+            all_kept |= behind[first + at]
             last = first + at + 1
         segment = graph.operators[first:last]
         first = last
@@ -163,19 +163,19 @@ def _kept(
     return held, all_kept
 
 
-def _crossing(graph: Graph) -> list[set[Operator]]:
+def crossing(graph: Graph) -> list[set[Operator]]:
     """Behind each operator: those so far whose outputs are read later."""
     last_read = {tensor: at for at, op in enumerate(graph.operators) for tensor in op.inputs}
     until = {
         op: max((last_read.get(tensor, -1) for tensor in op.outputs), default=-1)
         for op in graph.operators
     }
-    crossing: list[set[Operator]] = []
+    behind: list[set[Operator]] = []
     open_: set[Operator] = set()
     for at, op in enumerate(graph.operators):
         open_ = {before for before in (*open_, op) if until[before] > at}
-        crossing.append(open_)
-    return crossing
+        behind.append(open_)
+    return behind
 
 
 def _bytes(op: Operator) -> int:

@@ -81,11 +81,9 @@ def work_of(op: Operator) -> int:
 
 def _split(op: Operator, config: ParallelConfig, sequence: bool) -> str:
     """How an operator is divided: ``TP 2 x DP 4``. `sequence`: lengths belong to TP."""
-    ways: dict[str, int] = defaultdict(lambda: 1)
-    for dim, degree in zip(op.dims, config.degrees, strict=False):
-        if degree > 1:
-            way = _way(dim)
-            ways["TP" if sequence and way == _SEQUENCE else way] *= degree
+    ways = _ways(op, config)
+    if sequence and _SEQUENCE in ways:
+        ways["TP"] = ways.get("TP", 1) * ways.pop(_SEQUENCE)
     known = [name for name in _ORDER if name in ways]
     order = [*known, *(name for name in ways if name not in known)]
     words = " x ".join(f"{name} {ways[name]}" for name in order) or "one device"
@@ -95,16 +93,21 @@ def _split(op: Operator, config: ParallelConfig, sequence: bool) -> str:
     return words
 
 
+def _ways(op: Operator, config: ParallelConfig) -> dict[str, int]:
+    """Degrees by what people call a split."""
+    ways: dict[str, int] = {}
+    for dim, degree in zip(op.dims, config.degrees, strict=False):
+        if degree > 1:
+            ways[_way(dim)] = ways.get(_way(dim), 1) * degree
+    return ways
+
+
 def _is_sequence_parallel(operators: Sequence[Operator], strategy: ResolvedStrategy) -> bool:
     """Whether of what is computed beside tensor parallelism, most is split by length."""
     computed: dict[bool, int] = defaultdict(int)  # numbers, by whether they are
     tensor = False
     for op in operators:
-        ways = {
-            _way(dim): degree
-            for dim, degree in zip(op.dims, strategy[op.name].degrees, strict=False)
-            if degree > 1
-        }
+        ways = _ways(op, strategy[op.name])
         tensor = tensor or "TP" in ways
         if "TP" not in ways and any(_way(dim) == _SEQUENCE for dim in op.dims):
             computed[_SEQUENCE in ways] += prod(op.output.shape)

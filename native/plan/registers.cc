@@ -116,6 +116,10 @@ std::map<Place, DeviceBoxes> boxes_of(const Plan& plan, const Registers& registe
   return boxes;
 }
 
+Buffers buffers_in(const Plan& plan, const Place& place) {
+  return {plan.buffers(place), plan.configured_buffers[place.tensor]};
+}
+
 bool uniform(const DeviceBoxes& boxes) {
   return std::all_of(boxes.begin(), boxes.end(),
                      [](const auto& one) { return one.second.uniform; });
@@ -294,7 +298,7 @@ void find_tenancies(const Graph& graph, const GraphFacts& facts, Plan& plan) {
     tenancy.local = local && of_any >= 0;
     tenancy.number = tenancy.local ? of_any : of_alike;
     if (tenancy.number < 0) continue;
-    const Buffers buffers{plan.buffers(place), plan.configured_buffers[place.tensor]};
+    const Buffers buffers = buffers_in(plan, place);
     if (tenancy.local) {
       tenancy.key = TenantKey(buffers).value();
     } else {
@@ -382,8 +386,7 @@ void verify_tenancies(const Graph& graph, const Plan& plan) {
                         slots_of(plan, a) == slots_of(plan, b);
       const bool local = is_local(plan, a, mine) && is_local(plan, b, its);
       if (apart && (same || local) && type_of(graph, a) == type_of(graph, b) &&
-          plan.buffers(a) == plan.buffers(b) &&
-          plan.configured_buffers[a.tensor] == plan.configured_buffers[b.tensor]) {
+          buffers_in(plan, a) == buffers_in(plan, b)) {
         continue;
       }
       throw std::logic_error("'" + graph.tensors[a.tensor].name + "' and '" +

@@ -99,7 +99,7 @@ void FlowRules::box(int device, const Rect& rect, bool written) {
 }
 
 // By what a tenant shares its register (plan/registers.h), once its boxes are complete.
-std::uint64_t FlowRules::tenant_key(const Place& place) {
+std::uint64_t FlowRules::tenant_key(const Place& place, const Buffers& buffers) {
   int slots = 1;
   if (place.field == Field::gradient) {
     const Rect whole = Rect::of_shape(problem_.graph.tensors[place.tensor].shape);
@@ -112,7 +112,6 @@ std::uint64_t FlowRules::tenant_key(const Place& place) {
   }
   if (boxed_.empty()) return 0;
   std::sort(boxed_.begin(), boxed_.end());
-  const Buffers buffers = placements_.buffers(place);
   const bool local = std::all_of(boxed_.begin(), boxed_.end(),
                                  [this](int device) { return boxes_[device].local(); });
   if (local && id_->registers.local >= 0) {
@@ -138,9 +137,9 @@ void FlowRules::hold(const PlaceUses& its) {
   const std::int64_t bytes = element_bytes(type_of(problem_.graph, its.place));
   const bool ahead =
       !its.uses.empty() && row_of(launch_graph_.key_of(its.uses.front().launch).pass).ahead;
-  const int buffers = placements_.buffers(its.place).held;
-  buffers_ = buffers;
-  if (has_register()) tenant_ = tenant_key(its.place);
+  const Buffers buffers = placements_.buffers(its.place);
+  buffers_ = buffers.held;
+  if (has_register()) tenant_ = tenant_key(its.place, buffers);
   for (int device : boxed_) {
     const int memory = memory_of(device);
     Boxes &mine = boxes_[device], &all = in_memory_[memory];
@@ -153,7 +152,7 @@ void FlowRules::hold(const PlaceUses& its) {
     // The next batch is staged while the present one computes.
     const std::int64_t staged = ahead ? boxes.written.volume() * problem_.graph.micro_batches : 0;
     builder_.hold(memory, content,
-                  (held_elements(boxes.read, boxes.written) * buffers + staged) * bytes);
+                  (held_elements(boxes.read, boxes.written) * buffers_ + staged) * bytes);
     boxes = {};
   }
   boxed_.clear();

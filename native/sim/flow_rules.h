@@ -98,7 +98,7 @@ class FlowRules {
 
   void box(int device, const Rect& rect, bool written);
   void hold(const PlaceUses& its);
-  std::uint64_t tenant_key(const Place& place);
+  std::uint64_t tenant_key(const Place& place, const Buffers& buffers);
   int memory_of(int device) const { return problem_.machine.memory_of[device]; }
 
   const Problem& problem_;
