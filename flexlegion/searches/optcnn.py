@@ -194,7 +194,8 @@ def summed_costs(
             its, costs = [its[i] for i in kept], costs[kept]
         candidates.append(its)
         own.append(costs)
-    # Native code does not hold Python's lock.
+    # Each kind of transfer once. Native code does not hold Python's lock.
+    kinds = {table.key(*its): its for its in transfers}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         matrices = pool.map(
             lambda writer, reader, index: table.transfer(
@@ -204,11 +205,13 @@ def summed_costs(
                 index,
                 candidates[variable[reader.name]],
             ),
-            *zip(*transfers, strict=True),
+            *zip(*kinds.values(), strict=True),
         )
+        costs_of = dict(zip(kinds, matrices, strict=True))
     pairs: dict[tuple[int, int], Costs] = {}
-    for (writer, reader, _), costs in zip(transfers, matrices, strict=True):
+    for writer, reader, index in transfers:
         u, v = variable[writer.name], variable[reader.name]
+        costs = costs_of[table.key(writer, reader, index)]
         if u == v:
             own[v] += rounds * costs.diagonal()
         else:

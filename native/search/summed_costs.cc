@@ -6,9 +6,8 @@
 // gathered by the update's tasks, the slowest update, weights returned.
 //
 // These add up as if steps followed each other: exact for a chain of layers, and blind to overlap.
-// The cost of a pair of splits is found from an index of tiles, so it grows with the overlaps and
-// not with the product of the numbers of tasks; and it is found once for all operators that have
-// these tiles.
+// The cost of a pair of splits is found from grids of tiles (search/exchanges.h), without looking
+// at each pair of tasks; and it is found once for all operators that have these tiles.
 #include "search/summed_costs.h"
 
 #include <algorithm>
@@ -34,48 +33,6 @@ std::int64_t slowest(const Problem& problem, const Split& split, Pass pass) {
 }
 
 }  // namespace
-
-// Lists the links between all pairs of devices. At the same time, each link that a way passes is
-// matched with the link that the way back passes in its place. If these pairs are the same for all
-// ways, and both links of a pair have equal rates, then gradients load the links of the way back
-// exactly as values load those of the way there, and time() needs to look at one direction only.
-Ways::Ways(const MachineModel& machine) : machine_(machine), back_alike_(true) {
-  const int devices = machine.devices();
-  std::vector<int> reverse(machine.links.size(), -1);
-  for (int a = 0; a < devices; ++a) {
-    for (int b = 0; b < devices; ++b) {
-      const int from = machine.memory_of[a], to = machine.memory_of[b];
-      Way& way = ways_.emplace_back();
-      way.first = way.last = static_cast<int>(links_.size());
-      if (from == to) continue;
-      const Route there = machine.route(from, to);
-      const Route back = machine.route(to, from);
-      back_alike_ = back_alike_ && there.size() == back.size();
-      for (std::size_t i = 0; i < there.size(); ++i) {
-        links_.push_back(there[i]);
-        way.latency += machine.links[there[i]].latency;
-        if (!back_alike_) continue;
-        int& other = reverse[there[i]];
-        if (other < 0) other = back[back.size() - 1 - i];
-        const CommunicationDevice &x = machine.links[there[i]], &y = machine.links[other];
-        back_alike_ = other == back[back.size() - 1 - i] && x.bandwidth == y.bandwidth &&
-                      x.latency == y.latency;
-      }
-      way.last = static_cast<int>(links_.size());
-    }
-  }
-}
-
-// Links work side by side, so the busiest one decides.
-std::int64_t Traffic::time() {
-  std::int64_t most = 0;
-  for (int link : used_) {
-    most = std::max(most, transfer_time(load_[link], ways_.machine().links[link].bandwidth));
-    load_[link] = 0;
-  }
-  used_.clear();
-  return most + std::exchange(latency_, 0);
-}
 
 // One operator, split in one way: task k is on device k. Its update has the tasks that it would
 // have if nobody else used the weights (own_update).
@@ -131,16 +88,19 @@ SummedCosts::Fingerprint SummedCosts::fingerprint(const Tiles& tiles) {
 
 // One transfer: the values go forth and are combined, the gradients come back and are summed. Where
 // both directions take equal times, gradients are not sent again.
-std::int64_t SummedCosts::time(const Transfer& its, const Tiles& written, const Tiles& read,
+std::int64_t SummedCosts::time(const Transfer& its, const TileGrid& from, const TileGrid& to,
                                Traffic& values, Traffic& gradients) const {
+  const Tiles &written = from.tiles, &read = to.tiles;
   const int writers = static_cast<int>(written.parts.of_part.size());
   const int readers = static_cast<int>(read.parts.of_part.size());
   std::vector<std::int64_t> partial(static_cast<std::size_t>(writers), 0);
-  for_each_exchange(read, written, its.partial_values, [&](int j, int k, std::int64_t elements) {
-    values.send(k, j, elements * its.bytes);
-    if (its.back && !ways_.back_alike()) gradients.send(j, k, elements * its.bytes);
-    partial[static_cast<std::size_t>(k)] += elements * its.bytes;
-  });
+  exchange(from, to, its.partial_values, its.bytes, values, partial);
+  const bool back_alike = ways_.back_alike();
+  if (its.back && !back_alike) {
+    for_each_exchange(read, written, its.partial_values, [&](int j, int k, std::int64_t elements) {
+      gradients.send(j, k, elements * its.bytes);
+    });
+  }
   // Readers combine partial values before they compute, and the writer combines the readers'
   // partial gradients.
   std::int64_t combined = 0;
@@ -154,7 +114,7 @@ std::int64_t SummedCosts::time(const Transfer& its, const Tiles& written, const 
     sums = std::max(sums, sum_time(problem_, k, partial[static_cast<std::size_t>(k)], own));
   }
   const std::int64_t forth = values.time();
-  const std::int64_t back = its.back && ways_.back_alike() ? forth : gradients.time();
+  const std::int64_t back = its.back && back_alike ? forth : gradients.time();
   return forth + combined + back + sums;
 }
 
@@ -180,19 +140,19 @@ std::vector<std::int64_t> SummedCosts::of_transfer(
                     (facts.backward[writer] || !facts.table[writer].none());
   const auto tiles_of = [&graph](OpId op, int index, const std::vector<std::vector<int>>& every) {
     const Operand& touched = graph.operators[op].operands[static_cast<std::size_t>(index)];
-    std::vector<std::unique_ptr<Tiles>> tiles;
+    std::vector<std::unique_ptr<TileGrid>> tiles;
     for (const auto& degrees : every) {
-      tiles.push_back(std::make_unique<Tiles>(accessed_rects(graph, op, touched, degrees)));
+      tiles.push_back(std::make_unique<TileGrid>(accessed_rects(graph, op, touched, degrees)));
     }
     return tiles;
   };
   const auto written = tiles_of(writer, static_cast<int>(output - theirs.begin()), writer_degrees);
   const auto read = tiles_of(reader, operand, reader_degrees);
   std::vector<Fingerprint> reads;
-  for (const auto& its : read) reads.push_back(fingerprint(*its));
+  for (const auto& its : read) reads.push_back(fingerprint(its->tiles));
   std::vector<Transfer> transfers;
   for (std::size_t w = 0; w < written.size(); ++w) {
-    const Fingerprint its = fingerprint(*written[w]);
+    const Fingerprint its = fingerprint(written[w]->tiles);
     const int parts = partial_values(graph.operators[writer], writer_degrees[w]);
     for (const Fingerprint& of_read : reads) {
       transfers.push_back({its, of_read, graph.tensors[tensor].value_bytes(), parts, back});
@@ -212,7 +172,7 @@ std::vector<std::int64_t> SummedCosts::of_transfer(
   std::vector<std::size_t> fresh;
   for (std::size_t i = 0; i < costs.size(); ++i) {
     if (costs[i] >= 0) continue;
-    const Tiles &from = *written[i / read.size()], &to = *read[i % read.size()];
+    const TileGrid &from = *written[i / read.size()], &to = *read[i % read.size()];
     costs[i] = time(transfers[i], from, to, values, gradients);
     fresh.push_back(i);
   }

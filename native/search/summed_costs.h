@@ -12,6 +12,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "search/exchanges.h"
+#include "search/traffic.h"
 #include "sim/geometry.h"
 #include "sim/problem.h"
 #include "sim/tiles.h"
@@ -23,62 +25,6 @@ namespace flexlegion {
 // several operators read is part of the first one's, as if the others were split alike.
 struct OperatorCost {
   std::int64_t computation = 0, synchronisation = 0;
-};
-
-// The ways between the devices of a machine, one after the other; and whether every way back passes
-// the same kinds of links as the way there, so that what is sent back takes as long as what was
-// sent.
-class Ways {
- public:
-  explicit Ways(const MachineModel& machine);
-
-  struct Way {
-    int first = 0, last = 0;  // of `links`; none within a memory
-    std::int64_t latency = 0;
-  };
-  const Way& way(int from, int to) const {
-    const auto devices = static_cast<std::size_t>(machine_.devices());
-    return ways_[static_cast<std::size_t>(from) * devices + static_cast<std::size_t>(to)];
-  }
-  const MachineModel& machine() const { return machine_; }
-  const std::vector<int>& links() const { return links_; }
-  bool back_alike() const { return back_alike_; }
-
- private:
-  const MachineModel& machine_;
-  std::vector<Way> ways_;
-  std::vector<int> links_;
-  bool back_alike_;
-};
-
-// Bytes between devices, and how long the links take for them. A message counts as `least` bytes,
-// at least.
-class Traffic {
- public:
-  explicit Traffic(const Ways& ways, std::int64_t least = 0)
-      : ways_(ways), least_(least), load_(ways.machine().links.size(), 0) {}
-
-  // Messages within a memory take nothing.
-  void send(int from, int to, std::int64_t bytes) {
-    const Ways::Way& way = ways_.way(from, to);
-    if (way.first == way.last || bytes == 0) return;
-    bytes = std::max(bytes, least_);
-    for (int i = way.first; i < way.last; ++i) {
-      const int link = ways_.links()[static_cast<std::size_t>(i)];
-      if (load_[static_cast<std::size_t>(link)] == 0) used_.push_back(link);
-      load_[static_cast<std::size_t>(link)] += bytes;
-    }
-    latency_ = std::max(latency_, way.latency);
-  }
-  // The busiest link's time plus the longest way's latency, in ns; and begins anew.
-  std::int64_t time();
-
- private:
-  const Ways& ways_;
-  const std::int64_t least_;
-  std::vector<std::int64_t> load_;  // a link: bytes
-  std::vector<int> used_;
-  std::int64_t latency_ = 0;
 };
 
 // The costs of a problem. Several threads may ask at once.
@@ -122,8 +68,8 @@ class SummedCosts {
     }
   };
   static Fingerprint fingerprint(const Tiles& tiles);
-  std::int64_t time(const Transfer& its, const Tiles& written, const Tiles& read, Traffic& values,
-                    Traffic& gradients) const;
+  std::int64_t time(const Transfer& its, const TileGrid& written, const TileGrid& read,
+                    Traffic& values, Traffic& gradients) const;
 
   const Problem& problem_;
   const Ways ways_;
