@@ -8,14 +8,14 @@ strategy and tries changes of it, by the delta algorithm or by the full one, wit
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flexlegion.base.errors import UserError
 from flexlegion.bindings.native import Arrays, core, layout, names
-from flexlegion.plan.passes import FIELDS, GATHERING, RECOMPUTING, ROWS
+from flexlegion.plan.passes import FIELDS, GATHERING, PASSES, RECOMPUTING, ROWS
 from flexlegion.sim.problem import Problem
 from flexlegion.strategy.configuration import ParallelConfig
 from flexlegion.strategy.strategy import ResolvedStrategy
@@ -45,10 +45,11 @@ class Timeline:
         What was simulated.
     iteration_time_ns
         The latest end.
-    bytes_moved
-        Between memories, however many links they pass.
-    computation_time_ns
-        The sum over all devices.
+    moved_bytes
+        Of each pass, the bytes that pass between memories of what it writes, however many links
+        they pass.
+    computation_ns
+        Of each pass, the time that its tasks take, summed over all devices.
     crossings
         Dependencies between tasks of two devices that share a memory.
     simulated
@@ -73,8 +74,8 @@ class Timeline:
     problem: Problem
     strategy: ResolvedStrategy
     iteration_time_ns: int
-    bytes_moved: int
-    computation_time_ns: int
+    moved_bytes: dict[str, int]
+    computation_ns: dict[str, int]
     crossings: int
     simulated: Callable[[], npt.NDArray[Any]] = field(repr=False)
     peak_memory_bytes: dict[str, int]
@@ -94,6 +95,16 @@ class Timeline:
         return self.simulated()
 
     @property
+    def bytes_moved(self) -> int:
+        """Between memories, of all passes."""
+        return sum(self.moved_bytes.values())
+
+    @property
+    def computation_time_ns(self) -> int:
+        """Of all passes and devices."""
+        return sum(self.computation_ns.values())
+
+    @property
     def load_balance(self) -> float:
         """Mean load of the devices over the largest: 1 if all compute for equally long."""
         loads = [self.load_ns[name] for name in self.problem.devices.names]
@@ -108,30 +119,15 @@ class Timeline:
         whole = self.iteration_time_ns * len(self.problem.devices.names)
         return 1 - self.computation_time_ns / max(whole, 1)
 
-    @cached_property
+    @property
     def recomputed_ns(self) -> int:
         """Of the computation time, what is for values that the backward pass computes again."""
-        if not any(config.again for config in self._configs()):
-            return 0
-        tasks = self.tasks[(self.tasks["hop"] < 0) & self._in(RECOMPUTING)]
-        return int((tasks["end_time"] - tasks["start_time"]).sum())
+        return sum(self.computation_ns[name] for name in RECOMPUTING)
 
-    @cached_property
+    @property
     def gathered_bytes(self) -> int:
         """Of the bytes moved, those of sharded weights that are gathered."""
-        if all(config.sharding != "weights" for config in self._configs()):
-            return 0
-        return int(self.tasks["bytes"][(self.tasks["hop"] == 0) & self._in(GATHERING)].sum())
-
-    def _configs(self) -> Iterator[ParallelConfig]:
-        return (self.strategy[operator.name] for operator in self.problem.graph.operators)
-
-    def _in(self, passes: Collection[str]) -> npt.NDArray[Any]:
-        """Of each row, whether it is of one of these passes."""
-        import numpy as np
-
-        numbers = [row for row, its in enumerate(ROWS) if its.name in passes]
-        return np.isin(self.tasks["pass"], numbers)
+        return sum(self.moved_bytes[name] for name in GATHERING)
 
     @cached_property
     def fits(self) -> bool:
@@ -319,8 +315,8 @@ class Simulation:
             problem,
             self.strategy.changed(self._proposed),
             int(its.iteration_time),
-            int(its.bytes_moved),
-            int(its.computation_time),
+            dict(zip(PASSES, core.items(its.moved, len(PASSES)), strict=True)),
+            dict(zip(PASSES, core.items(its.computation, len(PASSES)), strict=True)),
             int(its.crossings),
             tasks,
             dict(zip(memories, core.items(its.peak, len(memories)), strict=True)),

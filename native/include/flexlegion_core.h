@@ -379,13 +379,14 @@ typedef enum {
 /* Of what is held, or of a proposal that was simulated; until the simulator is called again. */
 typedef struct {
   int64_t iteration_time; /* the latest end, or a utility processor's work if that takes longer */
-  int64_t bytes_moved, computation_time;
-  int64_t crossings;        /* dependencies between tasks of two devices that share a memory */
-  const int64_t *load;      /* of each device and link, the time that it is busy */
-  const int64_t *allocated; /* of each memory, the bytes that it holds throughout */
-  const int64_t *contents;  /* of each memory, of each content: its share of these */
-  const int64_t *peak;      /* of each memory, the most bytes at one time */
-  int64_t played;           /* tasks, without those that are replicas of others */
+  const int64_t *computation; /* of each pass, the time that its tasks take, of all together */
+  const int64_t *moved;       /* of each pass, the bytes of transfers of what it writes */
+  int64_t crossings;          /* dependencies between tasks of two devices that share a memory */
+  const int64_t *load;        /* of each device and link, the time that it is busy */
+  const int64_t *allocated;   /* of each memory, the bytes that it holds throughout */
+  const int64_t *contents;    /* of each memory, of each content: its share of these */
+  const int64_t *peak;        /* of each memory, the most bytes at one time */
+  int64_t played;             /* tasks, without those that are replicas of others */
 } fl_timeline;
 int fl_simulator_timeline(fl_simulator *simulator, fl_timeline *out);
 /* All of its tasks, which may be millions: as long as the timeline. */

@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -368,24 +367,18 @@ void add_round(const fl::TaskGraph& graph, const fl::Timeline& line, int round,
 
 }  // namespace
 
-// Loads are listed by devices, then links; computation is what the devices do.
+// Loads are listed by devices, then links.
 int fl_simulator_timeline(fl_simulator* handle, fl_timeline* out) {
   return fl::guarded(-1, [&] {
     const fl::TaskGraph& graph = handle->simulator.graph();
     const fl::Timeline& line = handle->simulator.timeline();
-    const int devices = graph.problem().machine.devices();
+    handle->computation = graph.computation();
+    handle->moved = graph.moved_bytes();
     handle->peak = fl::peak_memory(graph, line);
     handle->contents = fl::memory_contents(graph);
-    const std::int64_t* const load = graph.load().data();
-    *out = {line.iteration_time,
-            graph.bytes_moved(),
-            std::accumulate(load, load + devices, std::int64_t{0}),
-            graph.crossings(),
-            load,
-            graph.memory().data(),
-            handle->contents.data(),
-            handle->peak.data(),
-            line.played};
+    *out = {line.iteration_time,     handle->computation.data(), handle->moved.data(),
+            graph.crossings(),       graph.load().data(),        graph.memory().data(),
+            handle->contents.data(), handle->peak.data(),        line.played};
     return 0;
   });
 }

@@ -33,7 +33,7 @@ struct fl_simulator {
   flexlegion::Simulator simulator;
   // What fl_timeline points to.
   std::vector<fl_task> tasks;
-  std::vector<std::int64_t> peak, contents;
+  std::vector<std::int64_t> peak, contents, computation, moved;  // the last two by pass
 };
 
 namespace flexlegion {

@@ -14,6 +14,7 @@
 #include "sim/task_graph.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace flexlegion {
 
@@ -280,12 +281,23 @@ std::int64_t TaskGraph::crossings() const {
   return count;
 }
 
-std::int64_t TaskGraph::bytes_moved() const {
-  std::int64_t bytes = 0;
+std::vector<std::int64_t> TaskGraph::computation() const {
+  std::vector<std::int64_t> times(kPasses, 0);
+  for (int l = 0; l < static_cast<int>(blocks_.size()); ++l) {
+    const std::vector<std::int64_t>& its = blocks_[l].exe_time;
+    times[static_cast<std::size_t>(launches()[l].pass)] +=
+        rounds_of(l) * std::accumulate(its.begin(), its.end(), std::int64_t{0});
+  }
+  return times;
+}
+
+std::vector<std::int64_t> TaskGraph::moved_bytes() const {
+  std::vector<std::int64_t> bytes(kPasses, 0);
   for (int f = 0; f < static_cast<int>(flows_.size()); ++f) {
     for (int t = 0; t < flows_[f]->transfer_count(); ++t) {
       const Transfer& transfer = flows_[f]->transfers[t];
-      bytes += rounds_of(f, transfer) * transfer.bytes;
+      const LaunchKey& key = launches()[writer_of(f, transfer.writer).party];
+      bytes[static_cast<std::size_t>(key.pass)] += rounds_of(f, transfer) * transfer.bytes;
     }
   }
   return bytes;

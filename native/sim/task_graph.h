@@ -67,7 +67,9 @@ class TaskGraph {
   // By how many bytes memories do not suffice, all told; those of an exported program, if one is to
   // fit.
   std::int64_t missing_memory() const;
-  std::int64_t bytes_moved() const;
+  // By pass: the time that its tasks take, all told; and the bytes of transfers of what it writes.
+  std::vector<std::int64_t> computation() const;
+  std::vector<std::int64_t> moved_bytes() const;
   // Dependencies between tasks of two devices that share a memory.
   std::int64_t crossings() const;
   // body(reading launch, its part), for each such dependency of a flow.

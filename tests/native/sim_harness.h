@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "plan_harness.h"
@@ -80,6 +81,10 @@ inline Times task_of(const Simulator& simulator, int launch, int part = 0) {
 }
 inline Times task(const Simulator& simulator, Pass pass, int op, int part = 0) {
   return task_of(simulator, simulator.graph().launch_of(pass, OpId(op)), part);
+}
+inline std::int64_t bytes_moved(const Simulator& simulator) {
+  const Times by_pass = simulator.graph().moved_bytes();
+  return std::accumulate(by_pass.begin(), by_pass.end(), std::int64_t{0});
 }
 inline Times load(const Simulator& simulator, TensorId tensor) {
   return task_of(simulator, simulator.graph().launch_graph().load_of[tensor]);

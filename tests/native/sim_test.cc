@@ -51,7 +51,7 @@ struct Picture {
       : load(simulator.graph().load()),
         memory(simulator.graph().memory()),
         peak(peak_memory(simulator.graph(), simulator.timeline())),
-        bytes(simulator.graph().bytes_moved()),
+        bytes(bytes_moved(simulator)),
         tasks(simulator.graph().tasks()),
         iteration(simulator.iteration_time()) {
     const Timeline& line = simulator.timeline();
@@ -99,7 +99,7 @@ TEST_CASE("one device: ties by task number, the whole iteration") {
   CHECK(task(simulator, Pass::update, 0) == Times{19, 19, 20});
   CHECK(simulator.iteration_time() == 20);
   CHECK(simulator.graph().load() == Times{20});
-  CHECK(simulator.graph().bytes_moved() == 0);
+  CHECK(bytes_moved(simulator) == 0);
 }
 
 // Two devices of one memory. Operator 1 (after operator 0, which ends at 11) and operator 2 (ready
@@ -125,7 +125,7 @@ TEST_CASE("a device serves by ready time before number") {
   CHECK(task(simulator, Pass::forward, 2) == Times{1, 1, 21});
   CHECK(task(simulator, Pass::forward, 1) == Times{11, 21, 24});
   CHECK(task(simulator, Pass::forward, 3) == Times{24, 24, 26});
-  CHECK(simulator.graph().bytes_moved() == 0);
+  CHECK(bytes_moved(simulator) == 0);
 }
 
 // relu on device 0 ends at 4 and sends 40 bytes to the loss on device 1, over two links.
@@ -181,7 +181,7 @@ TEST_CASE("transfers of a data-parallel dense layer") {
   CHECK(hop(simulator, flow, 2) == Times{23, 23, 39});
   CHECK(hop(simulator, flow, 3) == Times{23, 23, 39});
   CHECK(simulator.iteration_time() == 39);
-  CHECK(simulator.graph().bytes_moved() == 64);
+  CHECK(bytes_moved(simulator) == 64);
   CHECK(simulator.graph().load() == Times{7, 7, 32, 32});
 }
 
@@ -205,7 +205,7 @@ TEST_CASE("a transfer for each writer and memory; none within a memory") {
     const int flow = flow_of(simulator, FlowKind::value, y.value);
     const auto expected = shared ? std::vector<Times>{} : std::vector<Times>{{0, 1, 16}, {1, 0, 8}};
     CHECK(transfers(simulator, flow) == expected);
-    if (shared) CHECK(simulator.graph().bytes_moved() == 0);
+    if (shared) CHECK(bytes_moved(simulator) == 0);
   }
 }
 
@@ -288,7 +288,7 @@ TEST_CASE("partial values are combined by who reads them, or by who wrote them")
       CHECK(task(simulator, Pass::backward, 1) == Times{312, 312, 315});
       CHECK(task(simulator, Pass::backward, 0, 0) == Times{443, 443, 450});
       CHECK(simulator.iteration_time() == 451);
-      CHECK(simulator.graph().bytes_moved() == 48 + 64 + 64 + 64 + 128);
+      CHECK(bytes_moved(simulator) == 48 + 64 + 64 + 64 + 128);
     } else {
       CHECK(transfers(simulator, value) == std::vector<Times>{{0, 1, 128}});
       CHECK(task(simulator, Pass::forward, 1) == Times{177, 177, 435});
@@ -296,7 +296,7 @@ TEST_CASE("partial values are combined by who reads them, or by who wrote them")
       CHECK(task(simulator, Pass::backward, 0, 1) == Times{694, 694, 701});
       CHECK(task(simulator, Pass::backward, 0, 0) == Times{822, 822, 829});
       CHECK(simulator.iteration_time() == 830);
-      CHECK(simulator.graph().bytes_moved() == 48 + 128 + 128);
+      CHECK(bytes_moved(simulator) == 48 + 128 + 128);
     }
     const Plan plan = plan_of(net.graph, {dense, loss}, {}, {});
     for (int d = 0; d < 2; ++d) {

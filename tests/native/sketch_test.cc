@@ -54,7 +54,7 @@ TEST_CASE("a bundle begins after its last writer, and is there when its last lin
   // Together, all tasks wait for the last of all. What comes after the second operator begins when
   // its last task has ended, in both.
   CHECK(coarse.iteration_time() == exact.iteration_time());
-  CHECK(coarse.graph().bytes_moved() == exact.graph().bytes_moved());
+  CHECK(bytes_moved(coarse) == bytes_moved(exact));
   CHECK(coarse.graph().memory() == exact.graph().memory());
   CHECK(coarse.graph().load() == exact.graph().load());
   CHECK(coarse.graph().tasks() <= exact.graph().tasks());
