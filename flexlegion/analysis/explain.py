@@ -17,7 +17,7 @@ from flexlegion.console.text import common_name, count, duration, volume
 from flexlegion.known_strategies import AnyStrategy, samples_only
 from flexlegion.objective.training import TrainingOptions
 from flexlegion.report.timelines import figures, memory_excess
-from flexlegion.sim.deviations import Deviation, configuration, deviations
+from flexlegion.sim.deviations import Deviation, configuration, deviations, usual_time
 from flexlegion.sim.simulator import full
 
 
@@ -32,7 +32,7 @@ class Explained(Iteration):
     name : str
         The strategy's, as it was given.
     data_parallel_time_ns : int or None
-        None: data parallelism does not fit into memory.
+        None: data parallelism does not fit into memory, or has too many tasks to be simulated.
     speedup : float or None
         Over data parallelism.
     deviations : tuple of Deviation
@@ -127,10 +127,9 @@ def explain(
     if excess is not None:
         raise UserError(excess)
     usual = samples_only(problem)
-    plain = full(problem, usual)
     with ProgressBar("counterfactual simulation", progress) as bar:
         found = deviations(problem, resolved, usual, bar.steps)
-    data = plain.iteration_time_ns if memory_excess(usual, plain) is None else None
+    data = usual_time(problem, usual)
     return Explained(
         **iteration_of(resolved, timeline),
         setting=given.setting,
@@ -153,6 +152,7 @@ def _facts(deviation: Deviation) -> dict[str, Any]:
         "data_parallel_configuration": configuration(first, deviation.usual),
         "saved_ns": deviation.saved_ns,
         "saved_bytes": deviation.saved_bytes,
+        "sketched": deviation.sketched,
     }
 
 
@@ -173,6 +173,8 @@ def _table(found: Sequence[Deviation], top: int) -> list[Block]:
     more = ""
     if len(found) > top:
         more = f"and {count(len(found) - top, 'more group')}; --top {len(found)} shows all\n"
+    if found[0].sketched:
+        more += "of so many tasks, savings are estimated by sketches; bytes are not counted\n"
     return [
         Table(columns, rows, texts=(0, 2)),
         f"{more}saves: what the iteration would take longer if these operators alone went back to "

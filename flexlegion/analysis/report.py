@@ -21,10 +21,8 @@ from flexlegion.report.html.groups import levels
 from flexlegion.report.html.page import page, save_page
 from flexlegion.report.html.picture import Picture
 from flexlegion.report.html.tracks import LINKS_DRAWN, link_loads, measured_tracks, simulated_tracks
-from flexlegion.report.timelines import memory_excess
 from flexlegion.searches.registry import SPECIAL
-from flexlegion.sim.deviations import Deviation, deviations
-from flexlegion.sim.simulator import full
+from flexlegion.sim.deviations import Deviation, deviations, usual_time
 from flexlegion.sim.throughput import rates
 
 OPTCNN_DEVICES = 16  # on more of them, OptCNN's strategy of a large network takes tens of seconds
@@ -223,7 +221,6 @@ def report_of(
     """
     problem, strategy = simulated.setting.problem, simulated.strategy
     usual = samples_only(problem)
-    plain = full(problem, usual)
     found: list[Deviation] = []
     if simulated.reason is None:
         with ProgressBar("counterfactual simulation", progress) as bar:
@@ -231,7 +228,7 @@ def report_of(
     return Report(
         simulated,
         tuple(rows),
-        plain.iteration_time_ns if memory_excess(usual, plain) is None else None,
+        usual_time(problem, usual),
         tuple(found),
         measured,
         strategy.told if story is None else story,

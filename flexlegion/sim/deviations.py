@@ -7,18 +7,20 @@ counterfactual simulation: that group back to data parallelism, all else unchang
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from flexlegion.console.text import names
 from flexlegion.graph.graph import Operator
 from flexlegion.sim.problem import Problem
-from flexlegion.sim.simulator import SIMULATED, Simulation, full
+from flexlegion.sim.simulator import LARGE, SIMULATED, Simulation, full, judge
 from flexlegion.strategy.configuration import SHARDING, ParallelConfig
 from flexlegion.strategy.strategy import ResolvedStrategy
 
 # Called with how many are done, and how many there are.
 Progress = Callable[[int, int], None]
+# What the iteration would take longer, in ns, and move more, in bytes, with these configurations.
+Savings = Callable[[Mapping[str, ParallelConfig]], tuple[int | None, int | None]]
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,11 @@ class Deviation:
         By how much the iteration would be longer with `usual`; negative: shorter. None: the
         strategy would not fit into memory.
     saved_bytes
-        How many bytes more would be moved with `usual`.
+        How many bytes more would be moved with `usual`; None if `saved_ns` is, or if that is of
+        sketches.
+    sketched
+        Whether `saved_ns` is the difference of two sketches (``native/sim/sketch.h``), and no more
+        than an estimate: an iteration has too many tasks to simulate it for each group.
     """
 
     operators: tuple[Operator, ...]
@@ -45,6 +51,7 @@ class Deviation:
     usual: ParallelConfig
     saved_ns: int | None
     saved_bytes: int | None
+    sketched: bool = False
 
 
 def deviations(
@@ -74,29 +81,56 @@ def deviations(
             shapes = (*operator.input_shapes, operator.output.shape)
             key = (operator.kind.type, weights, shapes, config)
             groups.setdefault(key, []).append(operator)
-    simulation = Simulation(problem, strategy)
-    before = simulation.timeline()
+    sketched = judge(problem, strategy, 0, "bundles").all_tasks >= LARGE
+    savings = _sketched(problem, strategy) if sketched else _simulated(problem, strategy)
     found = []
     for done, operators in enumerate(groups.values()):
-        config = strategy[operators[0].name]
-        back = {operator.name: usual[operator.name] for operator in operators}
-        after = None
-        if config.order != usual[operators[0].name].order:
-            other = full(problem, strategy.changed(back))
-            after = other if other.fits else None
-        elif simulation.propose(back, "delta") == SIMULATED:
-            after = simulation.timeline()
-        simulation.reject()
-        saved: tuple[int | None, int | None] = (None, None)
-        if after is not None:
-            saved = (
-                after.iteration_time_ns - before.iteration_time_ns,
-                after.bytes_moved - before.bytes_moved,
-            )
-        found.append(Deviation(tuple(operators), config, usual[operators[0].name], *saved))
+        config, other = strategy[operators[0].name], usual[operators[0].name]
+        saved = savings({operator.name: other for operator in operators})
+        found.append(Deviation(tuple(operators), config, other, *saved, sketched))
         if progress is not None:
             progress(done + 1, len(groups))
     return sorted(found, key=lambda d: (d.saved_ns is not None, -(d.saved_ns or 0)))
+
+
+def _simulated(problem: Problem, strategy: ResolvedStrategy) -> Savings:
+    """By simulation; what a change leaves as it is is not simulated again."""
+    simulation = Simulation(problem, strategy)
+    before = simulation.timeline_of(simulation.tasks)
+
+    def savings(back: Mapping[str, ParallelConfig]) -> tuple[int | None, int | None]:
+        after = None
+        if any(config.order != strategy[name].order for name, config in back.items()):
+            other = full(problem, strategy.changed(back))
+            after = other if other.fits else None
+        elif simulation.propose(back, "delta") == SIMULATED:
+            after = simulation.timeline_of(simulation.tasks)
+            simulation.reject()
+        if after is None:
+            return None, None
+        longer = after.iteration_time_ns - before.iteration_time_ns
+        return longer, after.bytes_moved - before.bytes_moved
+
+    return savings
+
+
+def _sketched(problem: Problem, strategy: ResolvedStrategy) -> Savings:
+    """By sketches, where an iteration has so many tasks that keeping them takes gigabytes."""
+    before = judge(problem, strategy, 0, "bundles").time_ns
+
+    def savings(back: Mapping[str, ParallelConfig]) -> tuple[int | None, int | None]:
+        after = judge(problem, strategy.changed(back), 0, "bundles").time_ns
+        return None if after is None or before is None else after - before, None
+
+    return savings
+
+
+def usual_time(problem: Problem, usual: ResolvedStrategy) -> int | None:
+    """The iteration time of data parallelism, in ns.
+
+    None: it does not fit into memory, or has too many tasks to be simulated.
+    """
+    return judge(problem, usual).time_ns if judge(problem, usual, 0, "bundles").fits else None
 
 
 def configuration(operator: Operator, config: ParallelConfig) -> str:

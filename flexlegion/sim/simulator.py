@@ -426,17 +426,17 @@ def judge(
 def full(problem: Problem, strategy: ResolvedStrategy) -> Timeline:
     """Simulate one training iteration from nothing (the full simulation algorithm).
 
-    Who asks again of the same strategy is told the same at once. Tasks, of which there may be
-    gigabytes, are kept for the first one alone; others have them simulated when they look at them.
+    Who asks again of the same strategy is told the same at once. Tasks are kept for the first one
+    alone, unless there are gigabytes of them; others have them simulated when they look at them.
     """
     known = strategy.known.setdefault(problem, {})
     before: Timeline | None = known.get("timeline")
     if before is not None:
         return replace(before, strategy=strategy)
     simulation = Simulation(problem, strategy)
-    timeline = simulation.timeline_of(simulation.tasks)
-    known["timeline"] = replace(timeline, simulated=partial(_tasks_of, problem, strategy))
-    return timeline
+    timeline = simulation.timeline_of(partial(_tasks_of, problem, strategy))
+    known["timeline"] = timeline
+    return timeline if timeline.played > LARGE else replace(timeline, simulated=simulation.tasks)
 
 
 def _tasks_of(problem: Problem, strategy: ResolvedStrategy) -> npt.NDArray[Any]:

@@ -15,6 +15,7 @@ from test_sharded_weights import layers, sharded
 
 from flexlegion.plan.passes import PASSES, RECOMPUTING
 from flexlegion.report.timelines import details, time_excess
+from flexlegion.sim.deviations import deviations
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
 from flexlegion.strategy.strategy import ResolvedStrategy
@@ -70,3 +71,21 @@ def test_no_task_is_listed_for_totals() -> None:
     assert facts["recomputed_ns"] > 0
     assert facts["gathered_bytes"] > 0
     assert time_excess(line) is None
+
+
+def test_savings_on_large_machines_are_sketched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a group saves is about the same, found without keeping an iteration's tasks."""
+    problem = layers("p100x8", 2)
+    usual = strategy_of(problem, "data")
+    strategy = sharded(usual, "weights", "states")
+    whole = full(problem, strategy).iteration_time_ns
+    exact = {d.operators: d for d in deviations(problem, strategy, usual)}
+    monkeypatch.setattr("flexlegion.sim.deviations.LARGE", 1)
+    monkeypatch.delattr("flexlegion.sim.deviations.Simulation")
+    sketched = deviations(problem, strategy, usual)
+    assert {d.operators for d in sketched} == set(exact)
+    for its in sketched:
+        assert its.sketched
+        assert its.saved_bytes is None
+        assert its.saved_ns == pytest.approx(exact[its.operators].saved_ns, abs=0.1 * whole)
+        assert not exact[its.operators].sketched

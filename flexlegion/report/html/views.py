@@ -230,6 +230,7 @@ def deviations_view(found: Sequence[Deviation], operators: int) -> Json:
     return {
         "rows": rows[:DEVIATIONS_SHOWN],
         "more": max(0, len(rows) - DEVIATIONS_SHOWN),
+        "sketched": any(d.sketched for d in found),
         "most": max(most, 1),
         "number": sum(row["number"] for row in rows),
         "of": operators,
