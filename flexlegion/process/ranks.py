@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from flexlegion.base.errors import UserError
+from flexlegion.base.memory import memory_bytes
 from flexlegion.base.quoting import warn
 from flexlegion.console.text import count
 from flexlegion.process.together import HERE, RANKS, RANKS_EACH, first_number, processes, rank
@@ -31,7 +32,6 @@ WORTH_SHARING = 1 << 14  # elements: a thread takes some microseconds to begin
 _MEMORY_SHARE = 0.8  # of a machine's, as Legate takes where one rank runs
 _CPUS = Path("/sys/devices/system/cpu")
 _GPUS = Path("/proc/driver/nvidia/gpus")  # a folder for each
-_CGROUPS = Path("/sys/fs/cgroup")
 
 
 class _Chosen:
@@ -202,20 +202,6 @@ def share_of(things: Sequence[T], index: int, number: int) -> Sequence[T]:
         return things
     first, end = (i * len(things) // number for i in (index, index + 1))
     return things[first : max(end, first + 1)]
-
-
-def memory_bytes() -> int:
-    """The machine's memory, or what this process may have of it."""
-    sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    try:
-        group = _CGROUPS / Path("/proc/self/cgroup").read_text().split("::/")[-1].strip()
-    except OSError:
-        return sizes[0]
-    for folder in (group, *group.parents):
-        limit = folder / "memory.max"
-        if limit.is_file() and (text := limit.read_text().strip()) != "max":
-            sizes.append(int(text))
-    return min(sizes)
 
 
 def _take_all() -> None:

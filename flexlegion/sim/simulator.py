@@ -14,6 +14,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flexlegion.base.errors import UserError
+from flexlegion.base.memory import memory_bytes
 from flexlegion.bindings.native import Arrays, core, layout, names
 from flexlegion.plan.passes import FIELDS, GATHERING, PASSES, RECOMPUTING, ROWS
 from flexlegion.sim.problem import Problem
@@ -31,6 +32,8 @@ VERDICTS = names("fl_verdict")  # on a proposal
 DETAILS = names("fl_detail")  # a strategy is simulated, or sketched with bundles of transfers
 # The columns of a timeline that say which task it is, whatever the micro-batch.
 _WHICH = ["pass", "index", "part", "flow", "tensor", "source", "destination", "hop"]
+MANY = 128  # devices, of a task graph that may have more tasks than memory holds
+TASK_BYTES = 75  # of a simulated iteration, for each task or hop; measured, on 64 and 128 GPUs
 LARGE = 5_000_000  # tasks, of a task graph that takes seconds to simulate
 SIMULATED, OUT_OF_MEMORY = "simulated", "out_of_memory"
 
@@ -428,15 +431,37 @@ def full(problem: Problem, strategy: ResolvedStrategy) -> Timeline:
 
     Who asks again of the same strategy is told the same at once. Tasks are kept for the first one
     alone, unless there are gigabytes of them; others have them simulated when they look at them.
+
+    Raises
+    ------
+    UserError
+        If that takes more memory than this machine has.
     """
     known = strategy.known.setdefault(problem, {})
     before: Timeline | None = known.get("timeline")
     if before is not None:
         return replace(before, strategy=strategy)
+    if len(problem.devices) > MANY:
+        _check_memory(problem, strategy)
     simulation = Simulation(problem, strategy)
     timeline = simulation.timeline_of(partial(_tasks_of, problem, strategy))
     known["timeline"] = timeline
     return timeline if timeline.played > LARGE else replace(timeline, simulated=simulation.tasks)
+
+
+def _check_memory(problem: Problem, strategy: ResolvedStrategy) -> None:
+    """Raise `UserError` if the tasks of one round alone take more memory than there is."""
+    sketched = judge(problem, strategy, 0, "bundles")
+    tasks = most_judged() if sketched.too_large else sketched.all_tasks
+    size = tasks // problem.graph.micro_batches * TASK_BYTES
+    if size > memory_bytes():
+        raise UserError(
+            f"{strategy.source}: an iteration on {len(problem.devices):,} devices has "
+            f"{'more than ' * sketched.too_large}{tasks:,} tasks and transfers; to simulate it "
+            "takes more than "
+            f"{size / 1e9:.0f} GB of memory, and there are {memory_bytes() / 1e9:.0f} GB; take "
+            "fewer devices, or a strategy that moves less between all of them"
+        )
 
 
 def _tasks_of(problem: Problem, strategy: ResolvedStrategy) -> npt.NDArray[Any]:

@@ -13,6 +13,7 @@ import pytest
 from simulated import strategy_of
 from test_sharded_weights import layers, sharded
 
+from flexlegion.base.errors import UserError
 from flexlegion.plan.passes import PASSES, RECOMPUTING
 from flexlegion.report.timelines import details, time_excess
 from flexlegion.sim.deviations import deviations
@@ -89,3 +90,15 @@ def test_savings_on_large_machines_are_sketched(monkeypatch: pytest.MonkeyPatch)
         assert its.saved_bytes is None
         assert its.saved_ns == pytest.approx(exact[its.operators].saved_ns, abs=0.1 * whole)
         assert not exact[its.operators].sketched
+
+
+def test_iterations_that_memory_cannot_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = layers("p100x8")
+    strategy = strategy_of(problem, "data")
+    monkeypatch.setattr("flexlegion.sim.simulator.MANY", 4)
+    monkeypatch.setattr("flexlegion.sim.simulator.memory_bytes", lambda: 10_000)
+    with pytest.raises(UserError) as caught:
+        full(problem, strategy)
+    text = str(caught.value)
+    assert text.startswith("strategy 'data': an iteration on 8 devices has ")
+    assert "GB of memory" in text
