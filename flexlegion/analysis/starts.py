@@ -14,8 +14,8 @@ from flexlegion.sim.simulator import LARGE, Judged, full, judge, most_judged
 from flexlegion.strategy.configuration import SPLIT
 from flexlegion.strategy.strategy import ResolvedStrategy
 
-# Each simulation of 4,096 GPUs may take gigabytes, and OptCNN's costs a way for each pair of them.
-MOST_MEMORIES = 1024
+# Strategies of a large model on 4,096 GPUs take some 5 GB each while they are looked at.
+MOST_MEMORIES = 4096
 # So many devices, times micro-batches, have never made more tasks than can be simulated: in one
 # piece, iterations on 64 have up to 15 million.
 SMALL = 128

@@ -32,8 +32,6 @@ VERDICTS = names("fl_verdict")  # on a proposal
 DETAILS = names("fl_detail")  # a strategy is simulated, or sketched with bundles of transfers
 # The columns of a timeline that say which task it is, whatever the micro-batch.
 _WHICH = ["pass", "index", "part", "flow", "tensor", "source", "destination", "hop"]
-MANY = 128  # devices, of a task graph that may have more tasks than memory holds
-TASK_BYTES = 75  # of a simulated iteration, for each task or hop; measured, on 64 and 128 GPUs
 LARGE = 5_000_000  # tasks, of a task graph that takes seconds to simulate
 SIMULATED, OUT_OF_MEMORY = "simulated", "out_of_memory"
 
@@ -228,7 +226,7 @@ class Simulation:
         self._handle = core.ffi.gc(
             core.check(
                 core.lib.fl_simulator_create(
-                    problem.handle, problem.to_native(array, strategy), time_ns
+                    problem.handle, problem.to_native(array, strategy), memory_bytes(), time_ns
                 )
             ),
             core.lib.fl_simulator_destroy,
@@ -441,27 +439,10 @@ def full(problem: Problem, strategy: ResolvedStrategy) -> Timeline:
     before: Timeline | None = known.get("timeline")
     if before is not None:
         return replace(before, strategy=strategy)
-    if len(problem.devices) > MANY:
-        _check_memory(problem, strategy)
     simulation = Simulation(problem, strategy)
     timeline = simulation.timeline_of(partial(_tasks_of, problem, strategy))
     known["timeline"] = timeline
     return timeline if timeline.played > LARGE else replace(timeline, simulated=simulation.tasks)
-
-
-def _check_memory(problem: Problem, strategy: ResolvedStrategy) -> None:
-    """Raise `UserError` if the tasks of one round alone take more memory than there is."""
-    sketched = judge(problem, strategy, 0, "bundles")
-    tasks = most_judged() if sketched.too_large else sketched.all_tasks
-    size = tasks // problem.graph.micro_batches * TASK_BYTES
-    if size > memory_bytes():
-        raise UserError(
-            f"{strategy.source}: an iteration on {len(problem.devices):,} devices has "
-            f"{'more than ' * sketched.too_large}{tasks:,} tasks and transfers; to simulate it "
-            "takes more than "
-            f"{size / 1e9:.0f} GB of memory, and there are {memory_bytes() / 1e9:.0f} GB; take "
-            "fewer devices, or a strategy that moves less between all of them"
-        )
 
 
 def _tasks_of(problem: Problem, strategy: ResolvedStrategy) -> npt.NDArray[Any]:

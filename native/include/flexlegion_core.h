@@ -322,8 +322,9 @@ typedef enum {
   FL_OUT_OF_MEMORY,
   FL_TOO_FINE
 } fl_verdict; /* on a proposal */
-/* Simulates a strategy in full, and tells its iteration time. */
-fl_simulator *fl_simulator_create(fl_problem *problem, const fl_strategy *strategy,
+/* Simulates a strategy in full, and tells its iteration time. If the tasks of a round are sure to
+ * take more memory than so many bytes, it fails as for want of memory. */
+fl_simulator *fl_simulator_create(fl_problem *problem, const fl_strategy *strategy, int64_t memory,
                                   int64_t *iteration_time);
 void fl_simulator_destroy(fl_simulator *simulator);
 /* How a strategy is judged: simulated with each of its transfers; or sketched, with bundles of

@@ -251,13 +251,15 @@ void fl_problem_destroy(fl_problem* problem) { delete problem; }
 
 // The strategy is simulated without a limit, and whether or not memories hold it: there is always a
 // timeline to look at. fl_problem_judge() simulates less.
-fl_simulator* fl_simulator_create(fl_problem* problem, const fl_strategy* strategy,
+fl_simulator* fl_simulator_create(fl_problem* problem, const fl_strategy* strategy, int64_t memory,
                                   int64_t* iteration_time) {
   return fl::guarded(static_cast<fl_simulator*>(nullptr), [&] {
+    if (memory < 0) throw std::invalid_argument("a negative size of memory");
     const fl::Problem& its = problem->of(*strategy);
     const auto configs = fl::strategy_of(its, *strategy);
     auto handle = std::make_unique<fl_simulator>(its);
-    handle->simulator.set(configs);
+    // Otherwise the process would be ended by the system, without a word.
+    if (!handle->simulator.set(configs, memory / fl::kTaskBytes)) throw std::bad_alloc();
     *iteration_time = handle->simulator.iteration_time();
     return handle.release();
   });

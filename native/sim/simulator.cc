@@ -11,12 +11,16 @@
 // accepting swaps them, and rejecting restores the replaced blocks and flows.
 #include "sim/simulator.h"
 
+#include <algorithm>
+
 namespace flexlegion {
 
-void Simulator::set(const PricedStrategy& strategy) {
-  graph_.set(strategy);
-  play(line_, kNever, nullptr);
+bool Simulator::set(const PricedStrategy& strategy, std::int64_t most) {
   proposed_ = changed_ = false;
+  const std::int64_t rounds = graph_.problem().graph.micro_batches;
+  if (!graph_.set(strategy, std::min(most, kUnlimited) * rounds)) return false;
+  play(line_, kNever, nullptr);
+  return true;
 }
 
 Verdict Simulator::judge(const PricedStrategy& strategy, std::int64_t limit) {

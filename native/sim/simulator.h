@@ -24,14 +24,19 @@ enum class Verdict {
   too_fine        // it has more tasks than `most_tasks`
 };
 
+// What memory a simulated iteration takes at least, for each task and hop of a round (measured on
+// 64 and 128 GPUs, with times and flows); and more of these than any machine has memory for.
+constexpr std::int64_t kTaskBytes = 75, kUnlimited = std::int64_t{1} << 40;
+
 // With bundles of transfers it sketches: then it knows times, and no timeline.
 class Simulator {
  public:
   explicit Simulator(const Problem& problem, Detail detail = Detail::transfers)
       : graph_(problem, detail), simulation_(graph_), sketch_(graph_) {}
 
-  // Takes a whole strategy: the task graph is built, and simulated in full.
-  void set(const PricedStrategy& strategy);
+  // Takes a whole strategy: the task graph is built, and simulated in full. False, and nothing is
+  // held: a round has more tasks than `most`.
+  bool set(const PricedStrategy& strategy, std::int64_t most = kUnlimited);
 
   // The same, but as a proposal is judged: it is simulated if memory holds it, and as long as it
   // may take no longer than the limit. Otherwise nothing is held afterwards.

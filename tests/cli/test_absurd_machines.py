@@ -41,7 +41,7 @@ def p100(nodes: int, **changes: Any) -> str:
     [
         (p100(2, memory_bytes=1), "no strategy fits: the weights"),
         (p100(2, peak_flops={"float32": 1}), "the longest time that is simulated"),
-        (p100(1024), "at most 1,024 can be searched for"),
+        (p100(2048), "at most 4,096 can be searched for"),
     ],
     ids=["small", "slow", "large"],
 )

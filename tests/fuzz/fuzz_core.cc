@@ -19,6 +19,7 @@ namespace {
 
 using fuzz::Source;
 
+constexpr std::int64_t kMemory = std::int64_t{1} << 30;
 constexpr const char* kSentinel = "a shard cannot have less than no bytes";
 
 std::uint64_t sequence_seed = 0;
@@ -268,7 +269,7 @@ class Sequence {
         checked([&] { return fl_plan_create(&graph_, strategy.view(), states_, clips_, &all); });
     std::int64_t time;
     fl_simulator* const simulator =
-        checked([&] { return fl_simulator_create(problem_, strategy.view(), &time); });
+        checked([&] { return fl_simulator_create(problem_, strategy.view(), kMemory, &time); });
     fl_timeline timeline;
     // Operators that are wrongly said to be of one class are cut alike.
     const bool known = plan != nullptr && simulator != nullptr && classes_ &&
@@ -372,7 +373,7 @@ class Sequence {
     set_all(start);
     std::int64_t time;
     fl_simulator* const simulator =
-        checked([&] { return fl_simulator_create(problem_, start.view(), &time); });
+        checked([&] { return fl_simulator_create(problem_, start.view(), kMemory, &time); });
     if (simulator == nullptr) return;
     std::vector<fl_task> held = tasks_of(simulator);
     for (int i = random_.between(0, 12); i > 0; --i) {
