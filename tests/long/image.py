@@ -44,7 +44,6 @@ def main() -> int:
     if reason:
         print(f"image.py: {reason}", file=sys.stderr)
         return 2
-    os.environ.setdefault("STORAGE_DRIVER", "vfs")  # works on any file system
     with tempfile.TemporaryDirectory() as temporary:
         base = (given.folder or Path(temporary)) / "base"
         base.parent.mkdir(parents=True, exist_ok=True)

@@ -125,7 +125,7 @@ def own_operator(user: User) -> None:
     build = next(block for block in page if block.kind == "sh" and "g++" in block.text)
     operator, method, network, *_ = (block for block in page if block.kind == "python")
     user.folder = "/root/own"
-    user.line("own operator", f"mkdir -p {user.folder} && ln -s {CLONE}/native native")
+    user.shell_.run(f"mkdir -p {user.folder} && ln -s {CLONE}/native {user.folder}/native")
     user.write("cumulative_sum.py", operator.text)
     user.write("cumulative_sum.cc", kernel.text)
     user.line(build.where, build.text.strip().replace("\n", " && "))
