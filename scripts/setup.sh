@@ -333,7 +333,7 @@ install_python_packages() {
     fi
   done
   if ((${#missing[@]})); then
-    say "installing the Python packages (${missing[*]}; the first time over 2 GB, some minutes)"
+    say "installing the Python packages (${missing[*]}; the first time half a GB or more)"
     requirements >"$list" 2>>"$log" ||
       fail "pyproject.toml does not state the build, run and dev requirements as it should."
     # Older versions than 24 do not resolve nvidia-cupynumeric, which asks for "legate==26.01.*".
