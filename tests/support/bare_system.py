@@ -43,7 +43,7 @@ def why_not() -> str:
     """Why no such system can be made here; nothing if one can."""
     if os.geteuid() != 0:
         return "a system in a folder needs root"
-    for command in ("debootstrap", "unshare", "chroot"):
+    for command in ("debootstrap", "unshare", "setpriv", "chroot"):
         if shutil.which(command) is None:
             return f"there is no {command}"
     tried = subprocess.run(
@@ -143,7 +143,9 @@ class Shell:
         inside = shlex.join(
             ["chroot", str(layer.own / "root"), "env", "-i", *own, "bash", "--norc", "--noprofile"]
         )
-        apart = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
+        # Nothing goes on where this process is ended.
+        apart = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork"]
+        apart.append("--kill-child")
         self.process = subprocess.Popen(
             [*apart, "bash", "-c", f"{layer.mounts()}\nexec {inside}"],
             stdin=subprocess.PIPE,
