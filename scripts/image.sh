@@ -8,10 +8,14 @@ set -euo pipefail
 wheels=$1
 
 export DEBIAN_FRONTEND=noninteractive
-sed -i 's/^Components: main$/Components: main non-free/' /etc/apt/sources.list.d/debian.sources
+# Images of Debian have the first of these files, systems that debootstrap makes the second.
+for file in /etc/apt/sources.list.d/debian.sources /etc/apt/sources.list; do
+  [[ ! -s $file ]] ||
+    sed -i -E 's/^(Components: main|deb .* main)$/& contrib non-free/' "$file"
+done
 apt-get update -q
-# libcuda1: legate loads the driver's library also where it uses no GPU. g++ is for kernels of one's
-# own.
+# libcuda1, which needs packages of contrib: legate loads the driver's library also where it uses no
+# GPU. g++ is for kernels of one's own.
 apt-get install -q -y --no-install-recommends \
   python3 python3-venv g++ openmpi-bin libopenmpi-dev libcuda1 openssh-client
 python3 -m venv /opt/flexlegion

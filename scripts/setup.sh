@@ -3,12 +3,12 @@
 # environment in .venv, and the native libraries. What is there already is left alone, so that
 # running it again takes seconds.
 #
-# Usage: scripts/setup.sh [run|dev]
-#   run  what training and searching need (the default)
-#   dev  what the tests need, too
+# Usage: scripts/setup.sh [run|dev] [EXTRA...]
+#   run    what training and searching need (the default)
+#   dev    what the tests need, too
+#   EXTRA  what few need, as pyproject.toml names it: torch, jax, onnx, parquet, ...
 #
-# The Python packages are stated in pyproject.toml. PyTorch, which only tests use, is large; for
-# its CPU build set PIP_EXTRA_INDEX_URL to PyTorch's CPU index first. pip obeys all its usual
+# The Python packages are stated in pyproject.toml. PyTorch is large; for its CPU build set PIP_EXTRA_INDEX_URL to PyTorch's CPU index first. pip obeys all its usual
 # variables. FLEXLEGION_PYTHON names the interpreter to use, if it is not the first that fits.
 set -euo pipefail
 
@@ -17,7 +17,12 @@ venv=$root/.venv
 python=$venv/bin/python
 log=$root/build/setup.log
 no_network='Temporary failure|Could not resolve|Network is unreachable|NewConnectionError'
-profile=${1:-run}
+profile=run
+if [[ ${1:-} == run || ${1:-} == dev ]]; then
+  profile=$1
+  shift
+fi
+extras=("$@")
 
 # The versions of Python that the legate wheels are built for.
 oldest_minor=11
@@ -271,9 +276,9 @@ hash_of() {
   done | sort -z | xargs -0 -r sha256sum | sha256sum | cut -c 1-32
 }
 
-# The packages that pyproject.toml asks for: to build, to run and, as dev, to test.
+# The packages that pyproject.toml asks for: to build, to run, as dev to test, and for the extras.
 requirements() {
-  "$python" - "$root/pyproject.toml" "$profile" <<'EOF'
+  "$python" - "$root/pyproject.toml" "$profile" "${extras[@]}" <<'EOF'
 import sys
 import tomllib
 
@@ -281,11 +286,23 @@ with open(sys.argv[1], "rb") as file:
     stated = tomllib.load(file)
 project = stated["project"]
 lines = [*stated["build-system"]["requires"], *project["dependencies"]]
-if sys.argv[2] == "dev":
-    for extra in ("dev", "doc"):
-        lines += project["optional-dependencies"][extra]
+for extra in [*(("dev", "doc") if sys.argv[2] == "dev" else ()), *sys.argv[3:]]:
+    lines += project["optional-dependencies"][extra]
 print("\n".join(lines))
 EOF
+}
+
+# Fails unless pyproject.toml has these extras. By its lines, as there may be no Python yet.
+check_extras() {
+  local extra known
+  known=$(sed -n '/^\[project.optional-dependencies\]/,/^\[project.scripts\]/s/^\([a-z]*\) = .*/\1/p' \
+    "$root/pyproject.toml" | paste -s -d ' ')
+  for extra in "${extras[@]}"; do
+    if [[ " $known " != *" $extra "* ]]; then
+      printf "setup: there is no extra '%s'; the extras are %s.\n" "$extra" "${known// /, }" >&2
+      exit 2
+    fi
+  done
 }
 
 cmake_fits() {
@@ -307,17 +324,25 @@ pip_install() {
 }
 
 install_python_packages() {
-  local stamp=$venv/flexlegion-packages key list=$root/build/requirements.txt
+  local stamp=$venv/flexlegion-packages key list=$root/build/requirements.txt part missing=()
   key=$(hash_of "$root/pyproject.toml" "$root/scripts/setup.sh")
-  # The packages of dev include those of run.
-  if [[ ! -e $stamp ]] || ! grep -E "^$key ($profile|dev)\$" "$stamp" >/dev/null; then
-    say "installing the Python packages ($profile; the first time over 1 GB, some minutes)"
+  # A line for each part that is there. The packages of dev include those of run.
+  for part in "$profile" "${extras[@]}"; do
+    if [[ ! -e $stamp ]] || ! grep -E "^$key ($part|${part/%run/dev})\$" "$stamp" >/dev/null; then
+      missing+=("$part")
+    fi
+  done
+  if ((${#missing[@]})); then
+    say "installing the Python packages (${missing[*]}; the first time half a GB or more)"
     requirements >"$list" 2>>"$log" ||
       fail "pyproject.toml does not state the build, run and dev requirements as it should."
     # Older versions than 24 do not resolve nvidia-cupynumeric, which asks for "legate==26.01.*".
     pip_install "a newer pip" --upgrade 'pip>=24'
     pip_install "the Python packages" -r "$list"
-    echo "$key $profile" >"$stamp"
+    # Of other keys, what was there may have changed.
+    { grep "^$key " "$stamp" 2>/dev/null || true; } >"$stamp.new"
+    printf "$key %s\n" "${missing[@]}" >>"$stamp.new"
+    mv "$stamp.new" "$stamp"
   fi
   if ! cmake_fits; then
     say "installing cmake from PyPI, because 3.24 or newer is needed"
@@ -385,7 +410,7 @@ build() {
     say "building the native libraries"
     # Without isolation, since the build links against the legate that is installed here; its
     # requirements are there, and asking pip again would cost seconds at each build.
-    # To ask legate and cupynumeric for CMake search paths, scikit-build-core imports them, which
+    # To ask legate (and cupynumeric) for CMake search paths, scikit-build-core imports them, which
     # starts a Legate runtime: the smallest one, or it fails on machines without a GPU.
     LEGATE_CONFIG="--cpus 1 --gpus 0 --sysmem 64" \
       quietly "the native libraries could not be built" \
@@ -401,8 +426,8 @@ check() {
 }
 
 main() {
-  [[ $# -le 1 && ($profile == run || $profile == dev) ]] || fail "usage: scripts/setup.sh [run|dev]"
   [[ -e $root/pyproject.toml ]] || fail "there is no pyproject.toml beside scripts/."
+  check_extras
   mkdir -p "$root/build"
   : >"$log"
   install_system_packages
@@ -413,7 +438,7 @@ main() {
   cure_links
   build
   check
-  say "ready ($profile)"
+  say "ready ($profile${extras[*]:+ ${extras[*]}})"
 }
 
-main "$@"
+main

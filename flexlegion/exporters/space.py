@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
@@ -26,11 +27,18 @@ def target_of(name: str, devices: int) -> Target:
     Raises
     ------
     UserError
-        If there is no such target.
+        If there is no such target, or its package is not installed.
     """
     if name not in TARGETS:
         raise unknown("target", name, TARGETS)
     which: TargetName = "jax" if name == "jax" else "dtensor"
+    package = "jax" if which == "jax" else "torch"
+    # The functions that programs consist of are written in it, and are imported for their texts.
+    if importlib.util.find_spec(package) is None:
+        raise UserError(
+            f"programs for {name} are written with the package {package}, which is not installed: "
+            f"pip install {package}"
+        )
     return Target(which, Axes.prime(devices))
 
 

@@ -219,6 +219,7 @@ def report(results: Sequence[Result], console: Console) -> None:
 def picture(results: Sequence[Result], file: Path) -> None:
     """Simulated over published times, a point a row, by network."""
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import NullFormatter
 
     said = [row for row in results if row["ratio"] is not None]
     figure, axes = plt.subplots(figsize=(6.5, 5))
@@ -229,7 +230,10 @@ def picture(results: Sequence[Result], file: Path) -> None:
     axes.axhspan(0.7, 1.3, color="0.9", zorder=0)
     axes.axhline(1, color="0.4", linewidth=0.8)
     axes.set(xscale="log", yscale="log", xlabel="published s", ylabel="simulated : published")
-    axes.set_yticks([0.5, 0.7, 1, 1.3, 2], labels=["0.5", "0.7", "1", "1.3", "2"])
+    ticks = [0.3, 0.5, 0.7, 1, 1.3, 2, 3]
+    axes.set_yticks(ticks, labels=[f"{tick:g}" for tick in ticks])
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_ylim(0.25, 3)
     axes.legend(fontsize=8)
     figure.tight_layout()
     figure.savefig(file)

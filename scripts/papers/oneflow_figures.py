@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+from math import ceil, floor, log10
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,7 @@ def report(document: dict[str, Any]) -> None:
 def picture(document: dict[str, Any], file: Path) -> None:
     """A panel for each figure: times of its runs, as published and simulated."""
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     figure, panels = plt.subplots(2, 3, figsize=(11, 6))
     for name, axes in zip(FIGURES, panels.flat, strict=True):
@@ -87,6 +89,12 @@ def picture(document: dict[str, Any], file: Path) -> None:
             axes.plot(places, [1e3 * row[key] for row in rows], marker, ms=4, label=label)
         axes.set(title=f"figure {name}", yscale="log", xticks=[])
         axes.set_xlabel("runs, as in the file")
+        # From a power of ten to a power of ten, with times as they are read.
+        times = [1e3 * row[key] for row in rows for key in ("published_s", "simulated_s")]
+        axes.set_ylim(10 ** floor(log10(min(times))), 10 ** ceil(log10(max(times))))
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
     panels[0][0].set_ylabel("ms an iteration")
     panels[1][0].set_ylabel("ms an iteration")
     panels[0][0].legend(fontsize=8)

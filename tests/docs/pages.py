@@ -22,8 +22,10 @@ are one script, which is run in the end, and ``text`` and C++ are not run.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -80,3 +82,50 @@ def blocks(page: Path) -> list[Block]:
             Block(page.name, line, match["kind"], match["text"], (match["mark"] or "").strip())
         )
     return found
+
+
+class Reader(Protocol):
+    """Somebody who does what a page says."""
+
+    def write(self, name: str, text: str) -> None:
+        """Save a file."""
+
+    def shell(self, block: Block, line: str) -> str:
+        """Type a line; what it prints."""
+
+    def wrong(self, message: str) -> None:
+        """Be told something that is not so."""
+
+
+def follow(page: Path, reader: Reader, also: Collection[str] = ()) -> None:
+    """Do what a page says, block by block; `also` what these tests run of it."""
+    printed, script, command, last = "", "", "python script.py", None
+    for block in blocks(page):
+        name = block.marked("file:")
+        if name is not None:
+            reader.write(name, block.text)
+        elif block.mark == "output":
+            expect(block, printed, reader)
+        elif not (block.runs or block.marked("run by:") in also):
+            continue
+        elif block.kind == "sh":
+            printed = "".join(reader.shell(block, line) for line in block.commands())
+        elif block.kind == "python":
+            if block.marked("legate") is not None:
+                command = "legate --cpus 2 --gpus 0 script.py"
+            script += (block.marked("legate, after:") or "") + "\n"
+            script += block.text
+            last = block
+    if last is not None:
+        reader.write("script.py", script)
+        reader.shell(last, command)
+
+
+def expect(block: Block, printed: str, reader: Reader) -> None:
+    """Whether the lines of the block are printed, in this order."""
+    at = 0
+    for line in block.text.splitlines():
+        at = printed.find(line + "\n", at)
+        if at < 0:
+            reader.wrong(f"{block.where}: not printed, or not there: {line}\n{printed}")
+            return

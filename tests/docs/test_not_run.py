@@ -91,7 +91,21 @@ def test_what_is_imported_is_installed_or_said(page: Path) -> None:
             continue
         for name in imported(block) - sys.stdlib_module_names - INSTALLED - files:
             said = re.search(rf"pip install [^`\n]*\b{name}\b|\b{name}\.py\b", text)
-            assert said, f"{block.where}: {page.name} does not say that {name} has to be there"
+            assert said or name in brought(text), (
+                f"{block.where}: {page.name} does not say that {name} has to be there"
+            )
+
+
+def brought(text: str) -> set[str]:
+    """The packages of the extras that a page's text names."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        extras = tomllib.load(file)["project"]["optional-dependencies"]
+    named = {word for line in re.findall(r"setup\.sh run (.*)", text) for word in line.split()}
+    named |= {
+        w for line in re.findall(r"\[extras?\]\S+ (.*)", text) for w in re.findall(r"`(\w+)`", line)
+    }
+    packages = [package for name in named & set(extras) for package in extras[name]]
+    return {re.split(r"[<>=]", package)[0] for package in packages}
 
 
 def imported(block: Block) -> set[str]:

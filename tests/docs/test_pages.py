@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from launch import ROOT, legate_environment, run_checked
-from pages import MARKS, PAGES, RUN, SHOWN, Block, blocks
+from pages import MARKS, PAGES, RUN, SHOWN, Block, blocks, follow
 
 LONGEST_README = 200  # lines
 ON_LEGION = ("train", "tune", "evaluate", "predict", "accuracy", "machine measure", "legate ")
@@ -56,44 +56,31 @@ def test_files_of_the_pages_are_the_examples() -> None:
         assert named[name].text == (examples / name).read_text()
 
 
+class Here:
+    """A reader with this environment, in a folder of the page's own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        # The variable LEGATE_CONFIG is the tests', not a reader's.
+        environment = {k: v for k, v in legate_environment().items() if k != "LEGATE_CONFIG"}
+        environment |= {"FLEXLEGION_PROFILE_DB": str(folder / "profile.db"), "ROOT": str(ROOT)}
+        found = [str(ROOT / "tests" / "support" / "vision"), environment["PYTHONPATH"]]
+        self.environment = environment | {"PYTHONPATH": os.pathsep.join(found)}
+
+    def write(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(text)
+
+    def shell(self, block: Block, line: str) -> str:
+        there = ["bash", "-c", f"cd {self.folder} && {line}"]
+        try:
+            return run_checked(there, environment=self.environment, timeout=400).stdout
+        except AssertionError as error:
+            raise AssertionError(f"{block.where}\n{error}") from None
+
+    def wrong(self, message: str) -> None:
+        pytest.fail(message)
+
+
 @pytest.mark.parametrize("page", RUNS)
 def test_runs(page: Path, tmp_path: Path) -> None:
-    environment = {k: v for k, v in legate_environment().items() if k != "LEGATE_CONFIG"}
-    environment |= {"FLEXLEGION_PROFILE_DB": str(tmp_path / "profile.db"), "ROOT": str(ROOT)}
-    found = [str(ROOT / "tests" / "support" / "vision"), environment["PYTHONPATH"]]
-    environment["PYTHONPATH"] = os.pathsep.join(found)
-    printed, script, command = "", "", "python script.py"
-
-    def shell(line: str, where: str) -> str:
-        there = ["bash", "-c", f"cd {tmp_path} && {line}"]
-        try:
-            return run_checked(there, environment=environment, timeout=400).stdout
-        except AssertionError as error:
-            raise AssertionError(f"{where}\n{error}") from None
-
-    for block in blocks(page):
-        name = block.marked("file:")
-        if name is not None:
-            (tmp_path / name).write_text(block.text)
-        elif block.mark == "output":
-            expect(block, printed)
-        elif not block.runs:
-            continue
-        elif block.kind == "sh":
-            printed = "".join(shell(line, block.where) for line in block.commands())
-        else:
-            if block.marked("legate") is not None:
-                command = "legate --cpus 2 --gpus 0 script.py"
-            script += (block.marked("legate, after:") or "") + "\n"
-            script += block.text
-    if script:
-        (tmp_path / "script.py").write_text(script)
-        shell(command, f"the Python of {page.name}")
-
-
-def expect(block: Block, printed: str) -> None:
-    """Whether the lines of the block are printed, in this order."""
-    at = 0
-    for line in block.text.splitlines():
-        at = printed.find(line + "\n", at)
-        assert at >= 0, f"{block.where}: not printed, or not there: {line}\n{printed}"
+    follow(page, Here(tmp_path))

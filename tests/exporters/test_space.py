@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import pytest
@@ -162,3 +163,15 @@ def test_a_vocabulary_that_is_not_cut_evenly(to: str) -> None:
     assert padded.padding is None
     assert not any("evenly" in its.reason for its in padded.replaced)
     assert padded.strategy["logits"].degrees == (1, 1, 4, 1)
+
+
+@pytest.mark.parametrize(("to", "package"), [("dtensor", "torch"), ("jax", "jax")])
+def test_what_writes_programs_has_to_be_there(
+    to: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *of: None if name == package else found(name, *of)
+    )
+    with pytest.raises(UserError, match=f"package {package}, which is not installed: pip install"):
+        export("lenet", "p100x4", "data", to)

@@ -25,7 +25,8 @@ Json = dict[str, Any]
 DEVIATIONS_SHOWN = 30
 CONFIGURATIONS_SHOWN = 12
 POINTS_SHOWN = 2000
-BARS_UP_TO = 3  # times as long as this strategy's iteration: beyond it, a bar is cut
+BARS_UP_TO = 3  # times as long as this strategy's iteration: beyond it, a bar is cut,
+DATA_UP_TO = 10  # but for data parallelism, and what is no slower
 
 
 def headline(
@@ -353,8 +354,10 @@ def times_view(rows: Sequence[Json], facts: Json, measured: Mapping[str, Any] | 
     data = facts["data_parallel_time_ns"]
     for bar in bars:
         bar["speedup"] = data / bar["ns"] if data else None
-    # Bars are for telling those apart that matter: ones that are far slower are cut.
-    near = BARS_UP_TO * max(min(bar["ns"] for bar in bars), facts["iteration_time_ns"])
+    # Bars are for telling those apart that matter: ones that are far slower are cut. Data
+    # parallelism, by which all are judged, is shown up to more.
+    own = max(min(bar["ns"] for bar in bars), facts["iteration_time_ns"])
+    near = max(BARS_UP_TO * own, min(data or 0, DATA_UP_TO * own))
     most = max(1, measured_ns or 0, *(bar["ns"] for bar in bars if bar["ns"] <= near))
     return {
         "bars": bars,
