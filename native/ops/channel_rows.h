@@ -53,6 +53,21 @@ FLEXLEGION_INLINE void where_positive(const float& z, const float& value, float&
   result = bits > 0 ? value : 0.0f;
 }
 
+// result = z > 0 ? value : other, likewise.
+FLEXLEGION_INLINE void choose(const Floats& z, const Floats& value, const Floats& other,
+                              Floats& result) {
+  const Words bits = reinterpret_cast<Words>(z);
+  const SignedWords positive = reinterpret_cast<SignedWords>(-bits & ~bits) >> 31;
+  result = reinterpret_cast<Floats>((reinterpret_cast<SignedWords>(value) & positive) |
+                                    (reinterpret_cast<SignedWords>(other) & ~positive));
+}
+FLEXLEGION_INLINE void choose(const float& z, const float& value, const float& other,
+                              float& result) {
+  std::int32_t bits;
+  std::memcpy(&bits, &z, sizeof(bits));
+  result = bits > 0 ? value : other;
+}
+
 using Halves = Bfloat16 __attribute__((vector_size(2 * kLanes)));
 FLEXLEGION_INLINE void load(Floats& value, const Bfloat16* from) {
   Halves halves;
