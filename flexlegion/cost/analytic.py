@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from flexlegion.base.errors import UserError
 from flexlegion.cost.efficiency import efficiency_of
-from flexlegion.cost.kernels import FUSED, Kernels, apart_bytes, passes_of_scores, picking
+from flexlegion.cost.kernels import (
+    FUSED,
+    Kernels,
+    apart_bytes,
+    launches,
+    passes_of_scores,
+    picking,
+)
 from flexlegion.cost.model import (
     ANALYTIC,
     Cost,
@@ -156,7 +163,10 @@ class AnalyticCosts(CostModel):
             product = Product(rows, picked.columns, picked.terms, picked.count)
             reached = product_share(product, efficiency, efficiency.matmul) * efficiency.sustained
             seconds = seconds + np.maximum(picked.flops / (peak * reached), picked.size / bandwidth)
-        times = work.kernels * efficiency.launch_ns + np.rint(np.minimum(seconds * 1e9, _LONGEST))
+        launch_ns = work.kernels * efficiency.launch_ns
+        if self.kernels.issued_ns:
+            launch_ns += launches(self.kernels, operator, pass_) * self.kernels.issued_ns
+        times = launch_ns + np.rint(np.minimum(seconds * 1e9, _LONGEST))
         return Costs(np.maximum(1, times).astype(np.int64), (ANALYTIC,))
 
 

@@ -22,10 +22,13 @@ from flexlegion.ops.cosine import AngularMargin, Cosine
 from flexlegion.ops.dense import Dense
 from flexlegion.ops.elementwise import Dropout, Gelu
 from flexlegion.ops.experts import Experts
+from flexlegion.ops.expression import Expression
 from flexlegion.ops.logits import LogitStatistics
 from flexlegion.ops.normalization import BatchNorm, LayerNorm
 
 Attention = Literal["fused", "unfused", "by steps"]
+Loss = Literal["fused", "by steps", "in place"]
+Formulas = Literal["fused", "gelu by steps", "by steps"]
 Numbers = Any  # a number, or an array of one for each task
 
 
@@ -51,7 +54,7 @@ class Kernels:
     loss
         Whether a softmax and its loss read logits once, or go "by steps" over a copy of them in
         single precision; and before it an angular margin, and rows that are divided by their
-        lengths.
+        lengths. ``"in place"``: by steps, each of which changes that copy, as Megatron-LM's.
     dense
         In which precision products of dense layers are, if in another one: "float8".
     normalized
@@ -59,21 +62,33 @@ class Kernels:
         have one of their own each.
     formulas
         Whether GELU, layer normalization and dropout are a kernel each, or one for each operation
-        of their formulas.
+        of their formulas; or GELU alone has no kernel.
     one_hot
         Among how many rows experts pick theirs by products with one-hot matrices; 0: rows are
         copied to where their experts are.
+    repeated
+        Whether gradients of what an expression repeats, as PReLU's slopes, are summed by the kernel
+        that computes them, or are whole first, and "separate" kernels sum them.
+    sampled
+        Whether classes of a margin softmax are a choice out of more, which changes in each
+        iteration: their vectors and momenta are copied out of a larger table, and back.
+    issued_ns
+        What the host takes to issue a kernel, if it waits for each before it issues the next
+        (``CUDA_LAUNCH_BLOCKING=1``); 0: it does not.
     """
 
     attention: Attention = "fused"
     bias: Literal["fused", "separate"] = "fused"
     channels: Literal["last", "first"] = "last"
     dropout: Literal["fused", "separate"] = "separate"
-    loss: Literal["fused", "by steps"] = "fused"
+    loss: Loss = "fused"
     dense: str = ""
     normalized: Literal["fused", "separate"] = "fused"
-    formulas: Literal["fused", "by steps"] = "fused"
+    formulas: Formulas = "fused"
     one_hot: int = 0
+    repeated: Literal["fused", "separate"] = "fused"
+    sampled: bool = False
+    issued_ns: int = 0
 
 
 FUSED = Kernels()
@@ -108,6 +123,10 @@ _DROPOUT_BY_STEPS = {"forward": 10.0, "backward": 2.5}
 # Bytes a logit that a loss by steps takes more: the copy is written and read, the logarithm of the
 # softmax written and read; its gradient written, read with the logarithm, written, and rounded.
 _LOGITS = {"forward": 14.0, "backward": 22.0}
+# The same of Megatron-LM's (mpu/cross_entropy.py): the copy is written; its maximum is found and
+# subtracted, it becomes exponentials, which are summed and divided by their sum; backward it is
+# multiplied, and rounded, which writes what is counted as the gradient already.
+_LOGITS_IN_PLACE = {"forward": 36.0, "backward": 12.0}
 # The same of an angular margin in single precision, which is added in place: forward, cosines are
 # copied, made angles, copied, made cosines, and scaled; backward come the derivatives of all that.
 _MARGIN = {"forward": 32.0, "backward": 104.0}
@@ -117,6 +136,10 @@ _MARGIN_OF_OWN = {"forward": 32.0, "backward": 28.0}
 # How often vectors of classes pass memory to be divided by their lengths: their squares are summed,
 # and each is divided; and the derivative of a quotient, of a root and of that sum.
 _LENGTHS = {"forward": 3.0, "backward": 17.0}
+# And to be copied with their momenta, out of the table of all classes, and back.
+_SAMPLED = {"forward": 4.0, "backward": 4.0}
+# How often outputs do whose share of a repeated operand's gradient is written, and summed then.
+_REPEATED = {"forward": 0.0, "backward": 2.0}
 # How often operands of a convolution do that are turned: written and read, one of both in strides,
 # where two bytes at a time reach half the memory's rate.
 _TURNED = {2: 4.0, 4: 2.0}
@@ -169,15 +192,22 @@ def apart_bytes(
         passes = _ACTIVATION[pass_] if kind.activation != "none" else 0.0
         passes += _SUM[pass_] if len(operator.inputs) > 2 else 0.0
         size = size + outputs * element * passes
-    if kernels.loss == "by steps":
+    if kernels.loss != "fused":
         if isinstance(kind, LogitStatistics):
-            size = size + inputs * _LOGITS[pass_]
+            logits = _LOGITS if kernels.loss == "by steps" else _LOGITS_IN_PLACE
+            size = size + inputs * logits[pass_]
         elif isinstance(kind, AngularMargin):
             size = size + outputs * (_MARGIN[pass_] + share * _MARGIN_OF_OWN[pass_])
         elif isinstance(kind, Cosine):
             size = size + volumes[1] * ELEMENT_BYTES * _LENGTHS[pass_]
-    if kernels.formulas == "by steps":
-        size = size + outputs * element * _by_steps(kind, pass_)
+    if kernels.sampled and isinstance(kind, Cosine):
+        size = size + volumes[1] * ELEMENT_BYTES * _SAMPLED[pass_]
+    if kernels.repeated == "separate" and isinstance(kind, Expression):
+        count = prod(operator.output.shape)
+        repeated = sum(prod(its.shape) < count for its in operator.inputs if its.requires_gradient)
+        size = size + outputs * element * repeated * _REPEATED[pass_]
+    if kernels.formulas != "fused":
+        size = size + outputs * element * _by_steps(kind, pass_, kernels.formulas)
     if kernels.channels == "first":
         twice = 2 if pass_ == "backward" else 1
         if kind.type in _BATCH_NORM and element == 2:
@@ -195,13 +225,31 @@ def _beside_a_product(kernels: Kernels, kind: Dense, pass_: str) -> float:
     return passes + (_ACTIVATION[pass_] if kind.activation != "none" else 0.0)
 
 
-def _by_steps(kind: OperatorType, pass_: str) -> float:
+def _by_steps(kind: OperatorType, pass_: str, formulas: Formulas) -> float:
     """How much more often outputs pass memory where operations of formulas are a kernel each."""
     if isinstance(kind, Gelu) or (isinstance(kind, Dense) and kind.activation == "gelu"):
         return _GELU_BY_STEPS[pass_]
+    if formulas != "by steps":
+        return 0.0
     if isinstance(kind, LayerNorm):
         return _LAYER_NORM_BY_STEPS[pass_]
     return _DROPOUT_BY_STEPS[pass_] if isinstance(kind, Dropout) else 0.0
+
+
+# Kernels of attention whose scores are kept: two products, a softmax, dropout, and a copy of the
+# results' heads; backward four products, the two derivatives, and a copy.
+_OF_ATTENTION = {"forward": 5, "backward": 7}
+# Further ones where its steps are kernels of their own: a mask, a scale, and copies of heads.
+_OF_ATTENTION_BY_STEPS = {"forward": 5, "backward": 5}
+
+
+def launches(kernels: Kernels, operator: Operator, pass_: str) -> int:
+    """How many kernels are launched, at least, for a pass of an operator."""
+    if isinstance(operator.kind, MultiHeadAttention) and kernels.attention != "fused":
+        more = _OF_ATTENTION_BY_STEPS[pass_] if kernels.attention == "by steps" else 0
+        return _OF_ATTENTION[pass_] + more
+    # A weight's gradient is a product of its own, that of a bias a sum; inputs have one together.
+    return 1 + len(operator.trained_weights) if pass_ == "backward" else 1
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,7 @@ def scheduled(
     turns: Sequence[Sequence[Turn]],
     times_ns: Mapping[tuple[bool, int], int],
     readers: Mapping[int, Mapping[int, int]],
+    waits: bool = False,
 ) -> Schedule:
     """When turns run, each stage taking its own in order.
 
@@ -120,12 +121,18 @@ def scheduled(
     readers
         Of each run, the later runs that read what it computes, and the ns that sending it takes;
         gradients take as long.
+    waits
+        Whether a stage takes its next turn only when what the last one computed has been sent.
     """
     before: dict[tuple[bool, int], list[tuple[tuple[bool, int], int]]] = {}
+    sends: dict[tuple[bool, int], int] = {}
     for run, its in readers.items():
         for reader, send_ns in its.items():
             before.setdefault((False, reader), []).append(((False, run), send_ns))
             before.setdefault((True, run), []).append(((True, reader), send_ns))
+            if waits:
+                sends[False, run] = max(sends.get((False, run), 0), send_ns)
+                sends[True, reader] = max(sends.get((True, reader), 0), send_ns)
     ends: dict[Turn, int] = {}
     free = [0] * len(turns)
     at = [0] * len(turns)
@@ -138,7 +145,8 @@ def scheduled(
                 start = _ready(turn, before, ends, free[stage])
                 if start is None:
                     break
-                ends[turn] = free[stage] = start + times_ns[turn.backward, turn.run]
+                ends[turn] = start + times_ns[turn.backward, turn.run]
+                free[stage] = ends[turn] + sends.get((turn.backward, turn.run), 0)
                 at[stage] += 1
                 waiting = True
     return Schedule(ends, in_flight(stages, turns))

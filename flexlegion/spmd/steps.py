@@ -366,8 +366,12 @@ class StageSteps:
             here = then
         return max(last, default=-1)
 
-    def backward(self, run: Run, reduces: bool) -> Steps:
-        """A run's backward pass; with `reduces` gradients of weights are reduced on the way."""
+    def backward(self, run: Run, reduces: bool, adds: bool = False) -> Steps:
+        """A run's backward pass.
+
+        With `reduces` gradients of weights are reduced on the way; with `adds` they are added to
+        those of micro-batches before.
+        """
         steps = Steps(self.system.streams)
         buckets = Buckets(self, steps, self.program.stages[run.stage], reduces)
         gathers = Gathers(self, steps, run.operators[::-1])
@@ -382,7 +386,7 @@ class StageSteps:
                 segment = run.operators[first : at + 1]
                 self._forward(steps, segment, "again")
                 redone.update(segment)
-            time_ns = self.compute_ns(op, "backward")
+            time_ns = self.compute_ns(op, "backward") + (self._added_ns(op) if adds else 0)
             if not time_ns and not self._passes_on(op):
                 continue
             after = list(gathers.before(op))
@@ -396,6 +400,19 @@ class StageSteps:
             buckets.add(op, end)
         buckets.flush()
         return steps
+
+    def _added_ns(self, op: Operator) -> int:
+        """What it takes to add the gradients of an operator's weights to those that are there."""
+        weights = [n for n, weight in enumerate(op.weights) if weight.requires_gradient]
+        if self.system.accumulates == "product" or not weights:
+            return 0
+        size = 0
+        for number in weights:
+            kept = self.system.gradient_bytes(op.weights[number])
+            # A product writes gradients as its operands are; both are read, and a sum is written.
+            size += self.reduced(op, number)[0] * (op.output.element_bytes + 2 * kept)
+        linear, _ = self.costs.linear("update", self.device(self.program.stage_of(op)))
+        return linear.time_ns(size)
 
     def _passes_on(self, op: Operator) -> bool:
         """Whether gradients pass an operator that takes no time."""

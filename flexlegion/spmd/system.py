@@ -49,6 +49,12 @@ class System:
     scatters
         Whether what several devices of a stage have whole is sent to the next stage in parts, one
         by each, and gathered there (Narayanan et al. 2021, section 4.1).
+    accumulates
+        How gradients of several micro-batches are added up: by a "kernel" of its own for each
+        weight, or by the "product" that computes them.
+    waits_for_sends
+        Whether a stage of a pipeline computes nothing while it sends to another one. Where stages
+        have several runs of layers each, they do in any case.
     reserved
         Bytes of each device that are taken by CUDA's context, the libraries, and what lies between
         pieces of memory.
@@ -67,6 +73,8 @@ class System:
     attention: Attention = "fused"
     local_statistics: bool = False
     scatters: bool = False
+    accumulates: Literal["kernel", "product"] = "kernel"
+    waits_for_sends: bool = False
     reserved: int = 1 << 30
 
     def gradient_bytes(self, weight: Tensor) -> int:
@@ -115,6 +123,9 @@ RUNNERS: Mapping[str, Runner] = {
     "compiled": Runner(System(), FUSED),  # torch.compile, or JAX
     "pytorch": Runner(System(issue_ns=8_000), Kernels(loss="by steps", normalized="separate")),
     "megatron": Runner(
-        System(weights="half", scatters=True), Kernels(dropout="fused", loss="by steps")
+        # Its pipelines wait for what they send and receive unless stages have several runs
+        # (megatron/core/pipeline_parallel), and its products add up gradients.
+        System(weights="half", scatters=True, accumulates="product", waits_for_sends=True),
+        Kernels(dropout="fused", loss="in place"),
     ),
 }

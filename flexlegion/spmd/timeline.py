@@ -40,11 +40,19 @@ class Training:
         Whether all gradients are clipped by their norm.
     lazy
         Whether an update touches only those rows of a table that were looked up.
+    more_bytes
+        What it reads and writes more for an element of a weight: as of Adafactor, which keeps sums
+        alone, but passes gradients and weights for them.
+    sorted_bytes
+        What a lazy update reads and writes for each look-up to tell which rows there are, if they
+        are sorted for it; 0: they are not.
     """
 
     states: int = 0
     clips: bool = False
     lazy: bool = False
+    more_bytes: int = 0
+    sorted_bytes: int = 0
 
     @classmethod
     def of(cls, optimizer: Optimizer) -> Training:
@@ -131,12 +139,14 @@ def simulated(
     forward = [of.forward(run).played() for run in program.runs]
     every = program.shards >= 2  # so that gradients are reduced in each micro-batch
     last = [of.backward(run, True).played() for run in program.runs]
-    usual = last if every else [of.backward(run, False).played() for run in program.runs]
+    # Of n micro-batches the gradients of n - 1 are added to what is there.
+    usual = last if every else [of.backward(run, False, True).played() for run in program.runs]
     times = {(False, r): its.time_ns for r, its in enumerate(forward)}
     times |= {(True, r): its.time_ns for r, its in enumerate(usual)}
     stages = [run.stage for run in program.runs]
     turns = orders(stages, rounds, system.schedule)
-    schedule = scheduled(stages, turns, times, _sends(of))
+    waits = system.waits_for_sends and len(program.runs) == len(program.stages)
+    schedule = scheduled(stages, turns, times, _sends(of), waits)
     ends = _StageEnds(of, program, training, schedule, turns, usual, last)
     ended = [ends.of_stage(stage) for stage in range(len(program.stages))]
     slowest = max(range(len(ended)), key=ended.__getitem__)
@@ -256,8 +266,9 @@ class _StageEnds:
                     its = size * of.system.gathered_bytes(weight)
                     gathered[over] = gathered.get(over, 0) + its
                 size //= mesh.size(over)
-            touched = self._touched(op, number, size)
+            touched, found = self._touched(op, number, size)
             its = touched * self._element_bytes(op, weight)
+            its += found // weight.shape[-1] * training.sorted_bytes
             if of.system.update == "by steps":
                 least = _STEPS[training.states] * of.system.issue_ns
                 kernels_ns += max(least - round(its * 1e9 / linear.bytes_per_second), 0)
@@ -276,6 +287,7 @@ class _StageEnds:
             size = _PASSES[states] * ELEMENT_BYTES
         else:
             size = 3 * ELEMENT_BYTES + 2 * states * STATE_BYTES
+        size += self.training.more_bytes
         if self.training.clips:
             size += 2 * ELEMENT_BYTES
         if system.gathered_bytes(weight) < ELEMENT_BYTES:
@@ -286,16 +298,17 @@ class _StageEnds:
             size += 2 * ELEMENT_BYTES  # it is unscaled, and whether it is finite is seen
         return size
 
-    def _touched(self, op: Operator, number: int, size: int) -> int:
-        """Of a weight's elements on the device, how many an update touches."""
+    def _touched(self, op: Operator, number: int, size: int) -> tuple[int, int]:
+        """Of a weight's elements on the device, how many an update touches; of how many found."""
         if not (self.training.lazy and op.weights[number].table):
-            return size
+            return size, 0
         axes = self.program.stage_of(op).axes
         table = op.weights[number]
         found = elements(op.output.shape, self.of.layout(op, "output", 0), axes)
         rows, _ = part_of(table.shape, self.of.layout(op, "weight", number), axes)
         parts = table.shape[0] // rows
-        return min(size, -(-found // parts) * self.program.graph.micro_batches)
+        found *= self.program.graph.micro_batches
+        return min(size, -(-found // parts)), found
 
     def _shared(self) -> dict[int, int]:
         """Weights that several stages use: their gradients are added up between these."""

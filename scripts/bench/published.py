@@ -28,7 +28,15 @@ from pathlib import Path
 from typing import Any
 
 from common.published_machines import CannotBeSaidError, machine_of
-from common.published_networks import Row, is_lazy, network_of, storage_of
+from common.published_networks import (
+    Row,
+    is_lazy,
+    more_bytes,
+    network_of,
+    sorted_bytes,
+    storage_of,
+)
+from common.published_settings import not_said
 from common.published_systems import costs_of, system_of, ways_of
 from common.rows import write_rows
 from rich.console import Console
@@ -62,6 +70,8 @@ def simulated_row(row: Row) -> Result:
     try:
         if row["iteration_s"] is None:
             raise CannotBeSaidError("no time of an iteration was published")
+        if (why := not_said(row)) is not None:
+            raise CannotBeSaidError(why)
         line, time_ns = _timeline(row)
     except CannotBeSaidError as e:
         return found | {"why_not": str(e)}
@@ -100,7 +110,12 @@ def _whole(row: Row, layers: int | None = None) -> ProgramTimeline:
         program,
         topology,
         costs_of(row, storage_of(row)),
-        replace(Training.of(network.training.optimizer), lazy=is_lazy(row)),
+        replace(
+            Training.of(network.training.optimizer),
+            lazy=is_lazy(row),
+            more_bytes=more_bytes(row),
+            sorted_bytes=sorted_bytes(row),
+        ),
         system_of(row),
     )
 

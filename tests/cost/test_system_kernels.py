@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
@@ -16,10 +17,13 @@ from flexlegion.cost.kernels import Kernels
 from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.operator_type import OperatorType
 from flexlegion.machine.parts import Device
+from flexlegion.ops.attention import MultiHeadAttention
 from flexlegion.ops.cosine import AngularMargin, Cosine
 from flexlegion.ops.dense import Dense
 from flexlegion.ops.elementwise import Dropout, Gelu
 from flexlegion.ops.experts import Experts
+from flexlegion.ops.expression import Expression
+from flexlegion.ops.logits import LogitStatistics
 from flexlegion.ops.normalization import BatchNorm, LayerNorm
 
 Pass = Literal["forward", "backward"]
@@ -29,6 +33,7 @@ DEVICE = Device("gpu:0", "gpu", "V100", 0, "gpu:0", 1 << 34, {"float32": 10**13}
 RATE = {"normalization": 0.82e3 * 0.85}  # bytes a ns
 USUAL = 0.82e3
 ROWS, COLUMNS = 256, 4096
+PRELU = Expression("where(x0 > 0, x0, x1 * x0)")
 
 
 def _operator(kind: OperatorType, *shapes: tuple[int, ...], dtypes: str = "f") -> Operator:
@@ -77,6 +82,10 @@ def _more_ns(
             (4, 5),
         ),
         (Dropout(0.1, 0), [(ROWS, COLUMNS)], Kernels(formulas="by steps"), (10, 2.5)),
+        (Dropout(0.1, 0), [(ROWS, COLUMNS)], Kernels(formulas="gelu by steps"), (0, 0)),
+        # The gradient of a slope is written whole, and read to be summed.
+        (PRELU, [(ROWS, COLUMNS), (1, COLUMNS)], Kernels(repeated="separate"), (0, 2)),
+        (PRELU, [(ROWS, COLUMNS), (ROWS, COLUMNS)], Kernels(repeated="separate"), (0, 0)),
     ],
 )
 def test_kernels_of_their_own(
@@ -160,6 +169,8 @@ def test_formulas_by_steps_as_pytorch_computes_them(
     counted = _counted(compute, torch.rand(ROWS, COLUMNS))
     for pass_, passes in zip(PASSES, counted, strict=True):
         more, _ = _more_ns(operator, Kernels(formulas="by steps"), pass_)
+        only_gelu, _ = _more_ns(operator, Kernels(formulas="gelu by steps"), pass_)
+        assert only_gelu == (more if isinstance(kind, Gelu) else 0)
         fused = 2 if pass_ == "forward" else 3  # reads and writes; reads two, and writes
         rate = RATE.get(kind.family, USUAL)
         assert more * rate / (4 * ROWS * COLUMNS) + fused == pytest.approx(passes, rel=0.15)
@@ -204,6 +215,42 @@ def test_lengths_by_steps_as_pytorch_computes_them() -> None:
     for pass_, passes in zip(PASSES, counted, strict=True):
         more, _ = _more_ns(operator, Kernels(loss="by steps"), pass_)
         assert more * USUAL / (4 * classes * width) == pytest.approx(passes, rel=0.2)
+
+
+def test_vectors_of_sampled_classes_are_copied() -> None:
+    """With their momenta: both are read and written before, and after."""
+    operator = _operator(Cosine(ROWS), (2, COLUMNS))
+    for pass_ in PASSES:
+        more, _ = _more_ns(operator, Kernels(sampled=True), pass_)
+        assert more * USUAL == pytest.approx(4 * 4 * ROWS * COLUMNS, rel=1e-3)
+
+
+def test_a_loss_that_changes_its_copy_of_the_logits() -> None:
+    """36 and 12 bytes a logit beside what is read and written anyway, where others take 14 and 22.
+
+    Forward the copy is written, and read for the maximum; three times it is read and written, and
+    once it is read; backward it is read and written, and read to be rounded.
+    """
+    operator = _operator(LogitStatistics(), (ROWS, COLUMNS), (ROWS,), (ROWS,), dtypes="fif")
+    for pass_, sizes in zip(PASSES, ((4 + 4 + 3 * 8 + 4, 14), (8 + 4, 22)), strict=True):
+        its, usual = (
+            _more_ns(operator, Kernels(loss=loss), pass_)[0] for loss in ("in place", "by steps")
+        )
+        assert its / usual == pytest.approx(sizes[0] / sizes[1], rel=1e-3)
+
+
+@pytest.mark.parametrize("attention", ["fused", "unfused", "by steps"])
+def test_kernels_that_are_waited_for(attention: Literal["fused", "unfused", "by steps"]) -> None:
+    """Each takes what the host does to issue it: of a dense layer one, and one a gradient."""
+    dense = _operator(Dense(COLUMNS), (ROWS, 64))
+    attends = _operator(MultiHeadAttention(True, 0.125), *[(2, 128, 4, 64)] * 3)
+    kernels = Kernels(attention=attention)
+    waiting = replace(kernels, issued_ns=1000)
+    expected = {"fused": (1, 1), "unfused": (5, 7), "by steps": (10, 12)}[attention]
+    for operator, counts in ((dense, (1, 3)), (attends, expected)):
+        for pass_, count in zip(PASSES, counts, strict=True):
+            its = _more_ns(operator, waiting, pass_)[0] - _more_ns(operator, kernels, pass_)[0]
+            assert its == 1000 * count
 
 
 def test_experts_pick_rows_by_products() -> None:

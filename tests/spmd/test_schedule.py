@@ -65,6 +65,18 @@ def test_sending_delays_the_next_stage() -> None:
     assert its.ends[Turn(True, 0, 0)] == 25 + 20 + 5 + 20
 
 
+def test_a_stage_that_waits_until_it_has_sent() -> None:
+    """Forward it sends to the next stage, backward to the one before, and computes nothing."""
+    times = {(False, 0): 10, (False, 1): 10, (True, 0): 20, (True, 1): 20}
+    turns = orders([0, 1], 2, "1f1b")
+    its = scheduled([0, 1], turns, times, {0: {1: 5}, 1: {}}, waits=True)
+    assert its.ends[Turn(False, 0, 1)] == 10 + 5 + 10
+    # The last stage goes forward and backward, sends 5, and does so again.
+    assert its.ends[Turn(True, 1, 1)] == 15 + (10 + 20) + 5 + (10 + 20)
+    beside = scheduled([0, 1], turns, times, {0: {1: 5}, 1: {}})
+    assert beside.ends[Turn(True, 1, 1)] == 15 + 2 * (10 + 20)
+
+
 def test_runs_that_do_not_go_round() -> None:
     """All forward first, so that nothing waits for ever."""
     stages = [0, 1, 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 import pytest
@@ -13,6 +14,7 @@ from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.machine.files import described_machine
 from flexlegion.networks.network import Network
 from flexlegion.objective.training import TrainingSpec
+from flexlegion.sim.problem import Problem
 from flexlegion.spmd.steps import COLLECTIVES, Steps
 from flexlegion.spmd.system import System
 from flexlegion.spmd.timeline import Training, simulated
@@ -108,3 +110,50 @@ def test_bytes_of_an_update(system: System, storage: str, size: int) -> None:
         slow = System(update="by steps", issue_ns=100_000)
         its = simulated(program, problem.topology, costs, Training(2), slow)
         assert its.parts_ns["update"] == pytest.approx(2 * 10 * 100_000, rel=0.01)
+
+
+def _of_rows(tables: bool) -> Problem:
+    """Two dense layers, or a table of 4096 rows of 64 that 8 samples look up 32 of each."""
+    model = fl.Model(8)
+    if tables:
+        x = model.embedding(model.input((32,), "int32", name="x"), 4096, 64, name="table")
+        model.dense(model.flatten(x, name="flat"), 1, name="layer")
+    else:
+        model.dense(model.dense(model.input((512,), name="x"), 512, name="a"), 512, name="b")
+    model.loss = "mean_squared_error"
+    network = Network.of(model, TrainingSpec.of(micro_batches=4))
+    return network.problem(described_machine("a100x1"), AnalyticCosts())
+
+
+def test_what_an_update_passes_more() -> None:
+    costs = AnalyticCosts()
+    for tables, its, size in (
+        (False, {"more_bytes": 6}, 6 * 2 * (512 * 512 + 512)),
+        # All 8 x 32 look-ups are sorted; of a whole table that is updated none is.
+        (True, {"lazy": True, "sorted_bytes": 200}, 200 * 8 * 32),
+        (True, {"sorted_bytes": 200}, 0),
+    ):
+        problem = _of_rows(tables)
+        program = divided(problem.graph, Ways())
+        linear, _ = costs.linear("update", problem.topology.devices[0])
+        without = Training(2, lazy=its.get("lazy", False))
+        times = [
+            simulated(program, problem.topology, costs, training).parts_ns["update"]
+            for training in (replace(without, **its), without)
+        ]
+        expected = size * 1e9 / linear.bytes_per_second
+        assert times[0] - times[1] == pytest.approx(expected, abs=2)
+
+
+def test_gradients_of_micro_batches_are_added() -> None:
+    """Of 4 three times: the product's is read, and the sum read and written; or by products."""
+    problem, costs = _of_rows(False), AnalyticCosts()
+    program = divided(problem.graph, Ways())
+    linear, _ = costs.linear("update", problem.topology.devices[0])
+    by_kernels, by_products = (
+        simulated(program, problem.topology, costs, Training(2), System(accumulates=how))
+        for how in ("kernel", "product")
+    )
+    each = linear.time_ns(3 * 4 * (512 * 512 + 512))
+    more = by_kernels.parts_ns["backward"] - by_products.parts_ns["backward"]
+    assert more == by_kernels.iteration_time_ns - by_products.iteration_time_ns == 3 * 2 * each

@@ -76,17 +76,48 @@ def _optimizer(row: Row) -> Adam | LazyAdam | SGD:
 
 
 def _dropout(row: Row) -> float:
-    """Of GPT: Megatron-LM's default, 0.1, and what a row says; newer recipes have none."""
+    """Of GPT: what a row says, or 0.1, as is the default of these; newer recipes have none.
+
+    NeMo's is in its configuration (conf/training/gpt3/5b.yaml), that of GPT-2 of transformers in
+    its GPT2Config.
+    """
     said = row["model"]["extra"].get("dropout")
     if said is not None:
         return float(said)
-    return 0.1 if row["system"].startswith(("Megatron-LM", "OneFlow")) else 0.0
+    default = ("Megatron-LM", "Megatron-DeepSpeed", "NeMo", "OneFlow", "PyTorch Lightning")
+    return 0.1 if row["system"].startswith(default) else 0.0
 
 
 def is_lazy(row: Row) -> bool:
     """Whether updates touch only the rows of tables that were looked up, as recommenders' do."""
     said = row["optimizer"]
     return "lazy" in said or (row["model"]["family"] == "recsys" and "dense" not in said)
+
+
+def more_bytes(row: Row) -> int:
+    """What an update reads more for an element than an optimizer with these states has to.
+
+    Alpa's in half precision reads the old weights, "so that donation works" (alpa e0ae8bf8,
+    alpa/model/model_util.py, TrainState); its Adafactor squares gradients by rows, by columns and,
+    once divided, all, and weights, each in a kernel that sums (optax_adafactor, there).
+    """
+    if not row["system"].startswith("Alpa") or "16" not in row["precision"]:
+        return 0
+    return 2 + (3 * 2 + 4 if row["model"]["family"] == "moe" else 0)
+
+
+def sorted_bytes(row: Row) -> int:
+    """What finding the rows of a lazy update passes for each look-up.
+
+    OneFlow sorts numbers of rows with their places by cub, in 5 turns by 7 of 32 bits: each reads
+    the numbers, then reads and writes pairs of 4 and 8 bytes. It has made the places (8), and finds
+    runs (16), adds them up (16), and writes for each place its run (16 and 24; oneflow 0.6,
+    core/kernel/indexed_slices_reduce_sum_kernel_util.cpp, unique_kernel_util.cu).
+    """
+    turns, number, place = 5, 4, 8
+    if not (is_lazy(row) and row["system"].startswith("OneFlow")):
+        return 0
+    return turns * (number + 2 * (number + place)) + 80
 
 
 def _batch(row: Row) -> int:

@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 from common.published_machines import CannotBeSaidError
 from common.published_networks import Row
+from common.published_settings import recomputation
 from flexlegion.cost.analytic import AnalyticCosts
-from flexlegion.cost.kernels import Kernels
+from flexlegion.cost.kernels import Formulas, Kernels, Loss
 from flexlegion.objective.precision import PEAKS
 from flexlegion.spmd.system import MIB, System
 from flexlegion.spmd.ways import Again, Ways
@@ -15,7 +16,6 @@ from flexlegion.spmd.ways import Again, Ways
 # By how a row's words begin; the longest that fits.
 _AGAIN: dict[str, Again] = {
     "none": "none",
-    "unknown": "none",
     "full": "full",
     "selective": "attention",  # Megatron's: of attention alone (Korthikanti et al. 2022)
     "selective (per op": "half",  # torchtitan's
@@ -32,6 +32,10 @@ _FUSED = (
 )
 # Systems whose loss is one kernel, written so or compiled.
 _FUSED_LOSS = ("llm.c", "torchtitan compile", "lit-gpt", "OneFlow", "oneflow", "Alpa")
+# OneFlow computes losses in single precision, on a copy, unless it is told that they are wanted in
+# half, as its GPT of 2021 tells it (OneFlow-Benchmark, oneflow_gpt/model.py, amp_white_identity)
+# and its GPT-2 of 2020 does not (gpt-2/src/model.py, train.py).
+_LOSS_BY_STEPS = ("OneFlow 0.3b2",)
 # Systems that reduce gradients behind the backward pass: Megatron-LM until its overlap options.
 _BEHIND = ("Megatron-LM", "Megatron-DeepSpeed")
 # NVIDIA's BERT for PyTorch collects a gigabyte before it reduces, which is all of BERT-base
@@ -43,8 +47,23 @@ _SEPARATE = ("ytorch", "yTorch", "ensor")
 # Without XLA, as its scripts were run: GELU, normalization and dropout are formulas of operations
 # (DeepLearningExamples, TensorFlow/LanguageModeling/BERT/modeling.py, and tf.contrib.layers).
 _BY_STEPS = ("ngc-tensorflow1",)
+# GPT-2 of transformers: its GELU is a formula (activations.py, NewGELUActivation), all else is not.
+_GELU_BY_STEPS = ("PyTorch Lightning",)
+# PReLU's slopes have a gradient for each element first, which is summed then: PyTorch's
+# (weight_grad_collector) and OneFlow's kernels (broadcasted_alpha_diff).
+_REPEATED = ("arcface_torch", "OneFlow 0.3.4")
+# What the host takes to issue a kernel. BigScience's runs on 40 nodes and more hung unless each was
+# waited for (tr11-176B-ml, chronicles-prequel.md: CUDA_LAUNCH_BLOCKING=1).
+_ISSUE_NS = 8_000
+_WAITING = ("Megatron-DeepSpeed",)
+# Whose products add up gradients of micro-batches: NeMo's gradient_accumulation_fusion
+# (conf/training/gpt3/5b.yaml), llm.c's matmul_backward.
+_ADDED_BY_PRODUCTS = ("NeMo", "llm.c")
 # Plain torch.optim, as it was until 2021: a kernel an operation and weight.
-_UPDATES_BY_STEPS = ("PyTorch, InsightFace arcface_torch", "pytorch")
+_UPDATES_BY_STEPS = (
+    *("PyTorch, InsightFace arcface_torch", "pytorch"),
+    "PyTorch Lightning ddp",  # whose Adam is torch.optim's (benchmark/gpt/model.py, get_optimizer)
+)
 
 
 def ways_of(row: Row) -> Ways:
@@ -53,8 +72,6 @@ def ways_of(row: Row) -> Ways:
     if None in (row["hardware"]["gpus"], row["global_batch"], *ways_known(row)):
         raise CannotBeSaidError("GPUs, batch, or how they were divided was not published")
     nodes = -(-row["hardware"]["gpus"] // (row["hardware"]["gpus_per_node"] or 8))
-    if "auto" in row["system"] and row["model"]["family"] == "cnn":
-        raise CannotBeSaidError('how "auto" divided it was not published')
     again = again_of(row)
     if again == "attention" and attends_at_once(row):
         again = "blocks"  # there are no scores to compute again: IBM's takes some of the blocks
@@ -83,7 +100,7 @@ def ways_known(row: Row) -> tuple[int | None, ...]:
 
 def again_of(row: Row) -> Again:
     """What was computed again."""
-    said = str(row["recompute"] or "none").lower()
+    said = recomputation(row)
     known = [words for words in _AGAIN if said.startswith(words)]
     if not known:
         raise CannotBeSaidError(f"recomputation: {said}")
@@ -114,14 +131,33 @@ def costs_of(row: Row, storage: str) -> AnalyticCosts:
             bias=joined,
             dropout=joined,
             channels="first" if first else "last",
-            loss="fused" if row["system"].startswith(_FUSED_LOSS) else "by steps",
+            loss=_loss(row),
             dense=dense,
             normalized="separate" if any(its in row["system"] for its in _SEPARATE) else "fused",
-            formulas="by steps" if row["system"].startswith(_BY_STEPS) else "fused",
+            formulas=_formulas(row),
             # As GShard's reference code, which Alpa's follows (alpa/model/moe.py).
             one_hot=row["model"]["extra"].get("group_size", 0),
+            repeated="separate" if any(its in row["system"] for its in _REPEATED) else "fused",
+            sampled="sampled" in str(row["parallel"].get("fc")),
+            issued_ns=_ISSUE_NS if row["system"].startswith(_WAITING) else 0,
         ),
     )
+
+
+def _loss(row: Row) -> Loss:
+    """How a softmax and its loss read logits."""
+    name = row["system"]
+    if name.startswith(("Megatron", "NeMo")):
+        return "in place"
+    steps = name.startswith(_LOSS_BY_STEPS) or not name.startswith(_FUSED_LOSS)
+    return "by steps" if steps else "fused"
+
+
+def _formulas(row: Row) -> Formulas:
+    """Which formulas go by steps."""
+    if row["system"].startswith(_GELU_BY_STEPS):
+        return "gelu by steps"
+    return "by steps" if row["system"].startswith(_BY_STEPS) else "fused"
 
 
 def system_of(row: Row) -> System:
@@ -139,10 +175,14 @@ def system_of(row: Row) -> System:
         update="by steps" if name in _UPDATES_BY_STEPS else "fused",
         gradients="half" if half else "float32",
         weights="half" if "16" in precision else "float32",
-        issue_ns=0 if any(word in name for word in _COMPILED) else 8_000,
+        issue_ns=0 if any(word in name for word in _COMPILED) else _ISSUE_NS,
         step_ns=300_000,  # the batch is handed over, the optimizer is called, a loss is asked for
         schedule="gpipe" if row["schedule"] == "gpipe" else "1f1b",
         attention="fused" if attends_at_once(row) else "unfused",
         local_statistics=True,
         scatters=name.startswith(("Megatron", "NeMo")),
+        accumulates="product" if name.startswith(_ADDED_BY_PRODUCTS) else "kernel",
+        # Megatron's pipeline waits for its requests (megatron/p2p_communication.py), DeepSpeed's
+        # sends on the stream that computes (runtime/pipe/p2p.py).
+        waits_for_sends=name.startswith(("Megatron", "NeMo")),
     )
