@@ -7,6 +7,7 @@
 #include "sim/flow_rules.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 namespace flexlegion {
@@ -15,8 +16,28 @@ namespace {
 
 using R = RequirementRole;
 
-// What may be spent on flows that are not in use. Beyond, all of them are given up.
-constexpr std::int64_t kCachedBytes = std::int64_t{256} << 20;
+// What all task graphs of the process together may spend on flows that are not in use, each an
+// equal share: of a race's 32 chains on a thousand devices, flows would take ten gigabytes. Beyond
+// its share, a task graph gives up all of them.
+constexpr std::int64_t kCachedBytes = std::int64_t{1} << 30, kMostCachedBytes = kCachedBytes / 4;
+std::atomic<int> sharers{0};
+
+template <typename T>
+std::int64_t bytes_of(const std::vector<T>& items) {
+  return static_cast<std::int64_t>(items.capacity() * sizeof(T));
+}
+
+std::int64_t bytes_of(const Flow& flow) {
+  const FlowSketch& sketch = flow.sketch;
+  std::int64_t bytes = static_cast<std::int64_t>(sizeof(Flow));
+  for (const auto& times : flow.fed_times) bytes += bytes_of(times);
+  return bytes + bytes_of(flow.first_edge) + bytes_of(flow.first_transfer) + bytes_of(flow.edges) +
+         bytes_of(flow.transfers) + bytes_of(flow.bundle_of) + bytes_of(flow.hops) +
+         bytes_of(flow.consumers) + bytes_of(flow.around) + bytes_of(flow.link_load) +
+         bytes_of(flow.memory) + bytes_of(flow.local) + bytes_of(flow.bounds) +
+         bytes_of(sketch.edges) + bytes_of(sketch.bundles) + bytes_of(sketch.readers) +
+         bytes_of(sketch.pairs) + bytes_of(sketch.parts);
+}
 
 }  // namespace
 
@@ -32,7 +53,11 @@ FlowRules::FlowRules(const Problem& problem, const LaunchGraph& launch_graph,
       builder_(problem.machine, placements_.geometry(), detail),
       devices_of_others_(launch_graph.others.size()),
       boxes_(static_cast<std::size_t>(problem.machine.devices())),
-      in_memory_(static_cast<std::size_t>(problem.machine.memories)) {}
+      in_memory_(static_cast<std::size_t>(problem.machine.memories)) {
+  ++sharers;
+}
+
+FlowRules::~FlowRules() { --sharers; }
 
 // The tasks of a launch: where they run, and what they take before flows add to it.
 Block FlowRules::block(int launch) {
@@ -111,11 +136,9 @@ FlowPtr FlowRules::flow(int f) {
   const auto found = built_.find(key);
   if (found != built_.end()) return found->second;
   auto flow = std::make_shared<const Flow>(build(id));
-  built_bytes_ += static_cast<std::int64_t>(
-      sizeof(Flow) + flow->hops.size() * sizeof(Hop) + flow->consumers.size() * sizeof(TaskRef) +
-      flow->edges.size() * sizeof(TaskRef) + flow->transfers.size() * sizeof(Transfer));
+  built_bytes_ += bytes_of(*flow);
   // All at once: flows that are held elsewhere live on, and the others are soon built again.
-  if (built_bytes_ > kCachedBytes) {
+  if (built_bytes_ > std::min(kMostCachedBytes, kCachedBytes / sharers)) {
     built_.clear();
     built_bytes_ = 0;
   }

@@ -35,6 +35,8 @@ class FlowRules {
   // blocks; for turns, of the flows that are their tenants.
   FlowRules(const Problem& problem, const LaunchGraph& launch_graph, const PricedStrategy& configs,
             const std::vector<Block>& blocks, const std::vector<FlowPtr>& flows, Detail detail);
+  ~FlowRules();
+  FlowRules(const FlowRules&) = delete;
 
   // The tasks of a launch, and their times without what flows bring (Flow::fed_time).
   Block block(int launch);
