@@ -13,7 +13,17 @@ namespace flexlegion {
 // (Sharding): the copy of its value that readers gather, and its gradient, shard by shard. The
 // others are the iteration's: each task that writes one has an element of its own there, and who
 // reads it reads all elements.
-enum class Field { value, partial, copy, gradient, node_sums, reduced, state, norms, total_norm };
+enum class Field {
+  value,
+  partial,
+  copy,
+  gradient,
+  node_sums,
+  reduced,
+  state,
+  norms,
+  total_norm,
+};
 constexpr int kFields = static_cast<int>(Field::total_norm) + 1;
 const char* name_of(Field field);
 inline bool of_iteration(Field field) { return field > Field::state; }
