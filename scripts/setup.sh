@@ -8,7 +8,8 @@
 #   dev    what the tests need, too
 #   EXTRA  what few need, as pyproject.toml names it: torch, jax, onnx, parquet, ...
 #
-# The Python packages are stated in pyproject.toml. PyTorch is large; for its CPU build set PIP_EXTRA_INDEX_URL to PyTorch's CPU index first. pip obeys all its usual
+# The Python packages are stated in pyproject.toml. PyTorch is large; for its CPU build set
+# PIP_EXTRA_INDEX_URL to PyTorch's CPU index first. pip obeys all its usual
 # variables. FLEXLEGION_PYTHON names the interpreter to use, if it is not the first that fits.
 set -euo pipefail
 

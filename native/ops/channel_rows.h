@@ -39,13 +39,19 @@ FLEXLEGION_INLINE void relu_of(const Floats& z, Floats& result) {
 }
 FLEXLEGION_INLINE void relu_of(const float& z, float& result) { result = z < 0.0f ? 0.0f : z; }
 
-// result = z > 0 ? value : 0. The bits of a positive number have no sign, but their negation has
-// one; those of 0 have none in either, those of -0 in both. A NaN counts by its sign: forward, it
-// has shown already.
-FLEXLEGION_INLINE void where_positive(const Floats& z, const Floats& value, Floats& result) {
+// All bits of a lane whose z > 0, and none of others. The bits of a positive number have no sign,
+// but their negation has one; those of 0 have none in either, those of -0 in both. A NaN counts by
+// its sign: forward, it has shown already.
+FLEXLEGION_INLINE void mark_positive(const Floats& z, SignedWords& kept) {
   const Words bits = reinterpret_cast<Words>(z);
-  const SignedWords positive = reinterpret_cast<SignedWords>(-bits & ~bits) >> 31;
-  result = reinterpret_cast<Floats>(reinterpret_cast<SignedWords>(value) & positive);
+  kept = reinterpret_cast<SignedWords>(-bits & ~bits) >> 31;
+}
+
+// result = z > 0 ? value : 0.
+FLEXLEGION_INLINE void where_positive(const Floats& z, const Floats& value, Floats& result) {
+  SignedWords kept;
+  mark_positive(z, kept);
+  result = reinterpret_cast<Floats>(reinterpret_cast<SignedWords>(value) & kept);
 }
 FLEXLEGION_INLINE void where_positive(const float& z, const float& value, float& result) {
   std::int32_t bits;
@@ -56,10 +62,10 @@ FLEXLEGION_INLINE void where_positive(const float& z, const float& value, float&
 // result = z > 0 ? value : other, likewise.
 FLEXLEGION_INLINE void choose(const Floats& z, const Floats& value, const Floats& other,
                               Floats& result) {
-  const Words bits = reinterpret_cast<Words>(z);
-  const SignedWords positive = reinterpret_cast<SignedWords>(-bits & ~bits) >> 31;
-  result = reinterpret_cast<Floats>((reinterpret_cast<SignedWords>(value) & positive) |
-                                    (reinterpret_cast<SignedWords>(other) & ~positive));
+  SignedWords kept;
+  mark_positive(z, kept);
+  result = reinterpret_cast<Floats>((reinterpret_cast<SignedWords>(value) & kept) |
+                                    (reinterpret_cast<SignedWords>(other) & ~kept));
 }
 FLEXLEGION_INLINE void choose(const float& z, const float& value, const float& other,
                               float& result) {

@@ -31,12 +31,14 @@ std::int64_t bytes_of(const Flow& flow) {
   const FlowSketch& sketch = flow.sketch;
   std::int64_t bytes = static_cast<std::int64_t>(sizeof(Flow));
   for (const auto& times : flow.fed_times) bytes += bytes_of(times);
-  return bytes + bytes_of(flow.first_edge) + bytes_of(flow.first_transfer) + bytes_of(flow.edges) +
-         bytes_of(flow.transfers) + bytes_of(flow.bundle_of) + bytes_of(flow.hops) +
-         bytes_of(flow.consumers) + bytes_of(flow.around) + bytes_of(flow.link_load) +
-         bytes_of(flow.memory) + bytes_of(flow.local) + bytes_of(flow.bounds) +
-         bytes_of(sketch.edges) + bytes_of(sketch.bundles) + bytes_of(sketch.readers) +
-         bytes_of(sketch.pairs) + bytes_of(sketch.parts);
+  return bytes + bytes_of(flow.first_writer) + bytes_of(flow.touched) + bytes_of(flow.apart) +
+         bytes_of(sketch.first_edges) + bytes_of(sketch.first_bundle) + bytes_of(flow.first_edge) +
+         bytes_of(flow.first_transfer) + bytes_of(flow.edges) + bytes_of(flow.transfers) +
+         bytes_of(flow.bundle_of) + bytes_of(flow.hops) + bytes_of(flow.consumers) +
+         bytes_of(flow.around) + bytes_of(flow.link_load) + bytes_of(flow.memory) +
+         bytes_of(flow.local) + bytes_of(flow.bounds) + bytes_of(sketch.edges) +
+         bytes_of(sketch.bundles) + bytes_of(sketch.readers) + bytes_of(sketch.pairs) +
+         bytes_of(sketch.parts);
 }
 
 }  // namespace

@@ -7,8 +7,6 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 PATCH = ROOT / "docs" / "examples" / "adding-a-pass.patch"
 MOST_FILES, MOST_LINES = 10, 150
@@ -38,14 +36,11 @@ def test_what_the_patch_makes_compiles(tmp_path: Path) -> None:
 
     Git finds a patch to fit whose names another change has taken away.
     """
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("there is no g++ here")
     shutil.copytree(ROOT / "native", tmp_path / "native")
     native = ["git", "apply", "--include=native/*", str(PATCH)]
     subprocess.run(native, cwd=tmp_path, check=True)
     for name in ("passes", "places", "schedule"):
-        command = [compiler, "-std=c++17", "-fsyntax-only", "-Inative", "-Inative/include"]
+        command = ["g++", "-std=c++17", "-fsyntax-only", "-Inative", "-Inative/include"]
         done = subprocess.run(
             [*command, f"native/plan/{name}.cc"],
             cwd=tmp_path,

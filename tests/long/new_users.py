@@ -200,7 +200,7 @@ def walk(folder: Path, ways: list[str], out: Path | None) -> int:
     first = bare_system.Layer((folder / "base",), folder / "first")
     results: dict[str, object] = {"cores": os.cpu_count()}
     wrongs = []
-    installed = folder / "first.done"
+    installed = first.own / "done"
     if not installed.exists():
         first.put(committed(folder), CLONE)
         results["load before"] = os.getloadavg()

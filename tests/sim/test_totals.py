@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NoReturn
 
 import pytest
 from simulated import strategy_of
@@ -64,10 +65,10 @@ def test_no_task_is_listed_for_totals() -> None:
     problem = layers("p100x8", 4)
     line = full(problem, again(sharded(strategy_of(problem, "data"), "weights")))
 
-    def listed() -> None:
+    def listed() -> NoReturn:
         raise AssertionError("all tasks were listed")
 
-    line = replace(line, simulated=listed)  # type: ignore[arg-type]
+    line = replace(line, simulated=listed)
     facts = details(line, {})
     assert facts["recomputed_ns"] > 0
     assert facts["gathered_bytes"] > 0
