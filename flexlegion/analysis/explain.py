@@ -17,8 +17,8 @@ from flexlegion.console.text import common_name, count, duration, volume
 from flexlegion.known_strategies import AnyStrategy, samples_only
 from flexlegion.objective.training import TrainingOptions
 from flexlegion.report.timelines import figures, memory_excess
-from flexlegion.sim.deviations import Deviation, configuration, deviations, usual_time
-from flexlegion.sim.simulator import full
+from flexlegion.sim.deviations import Deviation, configuration, deviations
+from flexlegion.sim.simulator import NO_MEMORY, TOO_MANY_TASKS, Reference, full, reference
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,8 +31,10 @@ class Explained(Iteration):
         Model, machine and costs.
     name : str
         The strategy's, as it was given.
+    data_parallel : Reference
+        Data parallelism's iteration, or why its time is not known.
     data_parallel_time_ns : int or None
-        None: data parallelism does not fit into memory, or has too many tasks to be simulated.
+        Its time.
     speedup : float or None
         Over data parallelism.
     deviations : tuple of Deviation
@@ -44,10 +46,14 @@ class Explained(Iteration):
 
     setting: Setting
     name: str
-    data_parallel_time_ns: int | None
+    data_parallel: Reference
     speedup: float | None
     deviations: tuple[Deviation, ...]
     top: int
+
+    @property
+    def data_parallel_time_ns(self) -> int | None:
+        return self.data_parallel.time_ns
 
     def facts(self) -> dict[str, Any]:
         return (
@@ -57,6 +63,7 @@ class Explained(Iteration):
             | self.setting.throughput(self.iteration_time_ns).facts()
             | {
                 "data_parallel_time_ns": self.data_parallel_time_ns,
+                "data_parallel_reason": self.data_parallel.reason,
                 "speedup": self.speedup,
                 "deviations": [_facts(deviation) for deviation in self.deviations],
             }
@@ -67,7 +74,7 @@ class Explained(Iteration):
         number = sum(len(deviation.operators) for deviation in self.deviations)
         rows = [
             ("in words", self.setting.in_words(self.strategy)),
-            ("data parallelism", duration(data) if data else "does not fit into memory"),
+            ("data parallelism", duration(data) if data else self.data_parallel.reason),
             ("this strategy", duration(self.iteration_time_ns)),
             ("speed-up", f"{speedup:.2f}x" if speedup else "none: nothing to compare with"),
             *self.setting.throughput(self.iteration_time_ns).rows(),
@@ -129,13 +136,13 @@ def explain(
     usual = samples_only(problem)
     with ProgressBar("counterfactual simulation", progress) as bar:
         found = deviations(problem, resolved, usual, bar.steps)
-    data = usual_time(problem, usual)
+    data = reference(problem, usual)
     return Explained(
         **iteration_of(resolved, timeline),
         setting=given.setting,
         name=given.name,
-        data_parallel_time_ns=data,
-        speedup=data / timeline.iteration_time_ns if data else None,
+        data_parallel=data,
+        speedup=data.time_ns / timeline.iteration_time_ns if data.time_ns else None,
         deviations=tuple(found),
         top=top,
     )
@@ -152,8 +159,15 @@ def _facts(deviation: Deviation) -> dict[str, Any]:
         "data_parallel_configuration": configuration(first, deviation.usual),
         "saved_ns": deviation.saved_ns,
         "saved_bytes": deviation.saved_bytes,
+        "reason": deviation.reason,
         "sketched": deviation.sketched,
     }
+
+
+def _saving(deviation: Deviation) -> str:
+    if deviation.saved_ns is not None:
+        return duration(deviation.saved_ns)
+    return "needed to fit" if deviation.reason == NO_MEMORY else "not known"
 
 
 def _table(found: Sequence[Deviation], top: int) -> list[Block]:
@@ -164,7 +178,7 @@ def _table(found: Sequence[Deviation], top: int) -> list[Block]:
             common_name([operator.name for operator in deviation.operators]),
             str(len(deviation.operators)),
             configuration(deviation.operators[0], deviation.config),
-            "needed to fit" if deviation.saved_ns is None else duration(deviation.saved_ns),
+            _saving(deviation),
             "" if deviation.saved_bytes is None else volume(deviation.saved_bytes),
         )
         for deviation in found[:top]
@@ -175,6 +189,8 @@ def _table(found: Sequence[Deviation], top: int) -> list[Block]:
         more = f"and {count(len(found) - top, 'more group')}; --top {len(found)} shows all\n"
     if found[0].sketched:
         more += "of so many tasks, savings are estimated by sketches; bytes are not counted\n"
+    if any(deviation.reason == TOO_MANY_TASKS for deviation in found[:top]):
+        more += f"not known: with data parallelism there, the iteration {TOO_MANY_TASKS}\n"
     return [
         Table(columns, rows, texts=(0, 2)),
         f"{more}saves: what the iteration would take longer if these operators alone went back to "

@@ -22,7 +22,8 @@ from flexlegion.report.html.page import page, save_page
 from flexlegion.report.html.picture import Picture
 from flexlegion.report.html.tracks import LINKS_DRAWN, link_loads, measured_tracks, simulated_tracks
 from flexlegion.searches.registry import SPECIAL
-from flexlegion.sim.deviations import Deviation, deviations, usual_time
+from flexlegion.sim.deviations import Deviation, deviations
+from flexlegion.sim.simulator import Reference, reference
 from flexlegion.sim.throughput import rates
 
 OPTCNN_DEVICES = 16  # on more of them, OptCNN's strategy of a large network takes tens of seconds
@@ -41,8 +42,8 @@ class Report(Result):
         The strategy's iteration.
     strategies : tuple of dict
         Figures of the strategies that it stands beside, as `compare` has them.
-    data_parallel_time_ns : int or None
-        None: data parallelism does not fit into memory.
+    data_parallel : Reference
+        Data parallelism's iteration, or why its time is not known.
     deviations : tuple of Deviation
         Where it leaves data parallelism, and what that saves.
     measured : dict or None
@@ -53,14 +54,14 @@ class Report(Result):
 
     simulated: Simulated
     strategies: tuple[dict[str, Any], ...]
-    data_parallel_time_ns: int | None
+    data_parallel: Reference
     deviations: tuple[Deviation, ...]
     measured: Mapping[str, Any] | None = None
     story: Mapping[str, Any] = field(default_factory=dict)
 
     def facts(self) -> dict[str, Any]:
         return self.simulated.facts() | {
-            "data_parallel_time_ns": self.data_parallel_time_ns,
+            "data_parallel_time_ns": self.data_parallel.time_ns,
             "strategies": list(self.strategies),
         }
 
@@ -98,7 +99,7 @@ class Report(Result):
             "reason": simulated.reason,
             "headline": views.headline(
                 timeline.iteration_time_ns,
-                self.data_parallel_time_ns,
+                self.data_parallel,
                 self.deviations,
                 fits=simulated.fits,
                 same=is_data,
@@ -228,7 +229,7 @@ def report_of(
     return Report(
         simulated,
         tuple(rows),
-        usual_time(problem, usual),
+        reference(problem, usual),
         tuple(found),
         measured,
         strategy.told if story is None else story,

@@ -31,7 +31,7 @@ from flexlegion.searches.options import Budget, SearchOptions
 from flexlegion.searches.registry import ANNEALING, SEARCHES, SearchTask, run_search
 from flexlegion.searches.result import SearchResult
 from flexlegion.sim.problem import Needs, Problem
-from flexlegion.sim.simulator import full, judge
+from flexlegion.sim.simulator import NO_MEMORY, Reference, full, reference
 from flexlegion.strategy.configuration import SPLIT
 
 REFERENCES = ("data", "expert")
@@ -48,7 +48,9 @@ class Found(Iteration):
     setting : Setting
         Model, machine and costs.
     data_parallel_time_ns, expert_time_ns : int or None
-        Of known strategies; None: they cannot run.
+        Of known strategies; None: `untimed` says why.
+    untimed : dict
+        Why a known strategy has no time, as the end of a sentence.
     speedup, speedup_over_expert : float or None
         Over these.
     start : str
@@ -79,6 +81,7 @@ class Found(Iteration):
     setting: Setting
     data_parallel_time_ns: int | None
     expert_time_ns: int | None
+    untimed: dict[str, str]
     speedup: float | None
     speedup_over_expert: float | None
     start: str
@@ -125,7 +128,7 @@ class Found(Iteration):
         ]
         for name, its_ns in references.items():
             if its_ns is None and self.start_times_ns.get(name) is None:
-                rows.append((name, "cannot run: batch or memory too small"))
+                rows.append((name, self.untimed[name]))
             elif name not in self.start_times_ns and its_ns is not None:
                 rows.append((name, duration(its_ns)))
         rows.append(("found", f"{duration(self.iteration_time_ns)}, from start {self.start}"))
@@ -351,9 +354,13 @@ def found_by(
     found_ns = result.iteration_time_ns
     # In a space, a start is what of it can be said there.
     known = result.start_times_ns if setting.problem.space is None else {}
-    data, expert = (
-        known[name] if name in known else _time_of(name, setting.problem) for name in REFERENCES
-    )
+    references = {
+        name: Reference(known[name], "" if known[name] else NO_MEMORY)
+        if name in known
+        else _reference(name, setting.problem)
+        for name in REFERENCES
+    }
+    data, expert = (references[name].time_ns for name in REFERENCES)
     least_ns = found_ns if result.optimum else least_time(setting.problem).time_ns
     story = {
         "iteration_time_ns": found_ns,
@@ -387,6 +394,7 @@ def found_by(
     timeline = full(setting.problem, strategy)
     return Found(
         **(iteration_of(strategy, timeline) | story),
+        untimed={name: its.reason for name, its in references.items() if its.time_ns is None},
         setting=setting,
         seconds=result.seconds,
         notes=notes,
@@ -404,12 +412,12 @@ def _restriction(problem: Problem) -> dict[str, Any]:
     return told
 
 
-def _time_of(name: str, problem: Problem) -> int | None:
-    """A known strategy's iteration; None: it cannot exist, or does not fit into memory."""
+def _reference(name: str, problem: Problem) -> Reference:
+    """A known strategy's iteration, or why it has no time: perhaps it cannot exist."""
     try:
-        return judge(problem, named(name, problem)).time_ns
-    except UserError:
-        return None
+        return reference(problem, named(name, problem))
+    except UserError as e:
+        return Reference(None, str(e))
 
 
 def _counts(result: SearchResult) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from flexlegion.base.errors import UserError
 
@@ -74,6 +74,10 @@ class Devices:
 
     def __contains__(self, name: object) -> bool:
         return name in self._numbers
+
+    def have(self, names: Iterable[str]) -> bool:
+        """Whether all of them are here."""
+        return all(map(self._numbers.__contains__, names))
 
     def number(self, name: str) -> int:
         """The device's number in the plan."""

@@ -30,7 +30,7 @@ def where_needed(
 
     With recomputation or with sharded weights, whichever is faster; or if neither fits, with both.
     What does not fit with both is left out, if something does. The first start is looked at first:
-    if it fits, the others stay as they are.
+    if it fits, the others stay as they are. So do those of too many tasks to tell.
 
     Parameters
     ----------
@@ -44,13 +44,15 @@ def where_needed(
     if first is not None and first.fits:
         return dict(starts)
     found: dict[str, ResolvedStrategy] = {}
+    some_fit = False
     for name, strategy in starts.items():
         added, changed, judged = fitting(problem, strategy)
         if not found and not added and judged.fits:
             return dict(starts)
-        if judged.fits:
+        some_fit = some_fit or judged.fits
+        if judged.fits or judged.too_large:
             found[f"{name}+{added}" if added else name] = changed
-    return found or dict(starts)
+    return found if some_fit else dict(starts)
 
 
 def saves_memory(strategy: ResolvedStrategy) -> bool:

@@ -13,14 +13,25 @@ from dataclasses import dataclass
 from flexlegion.console.text import names
 from flexlegion.graph.graph import Operator
 from flexlegion.sim.problem import Problem
-from flexlegion.sim.simulator import LARGE, SIMULATED, Simulation, full, judge
+from flexlegion.sim.simulator import (
+    LARGE,
+    NO_MEMORY,
+    OUT_OF_MEMORY,
+    SIMULATED,
+    TOO_MANY_TASKS,
+    Simulation,
+    full,
+    judge,
+)
 from flexlegion.strategy.configuration import SHARDING, ParallelConfig
 from flexlegion.strategy.strategy import ResolvedStrategy
 
 # Called with how many are done, and how many there are.
 Progress = Callable[[int, int], None]
-# What the iteration would take longer, in ns, and move more, in bytes, with these configurations.
-Savings = Callable[[Mapping[str, ParallelConfig]], tuple[int | None, int | None]]
+# What the iteration would take longer, in ns, and move more, in bytes, with other configurations;
+# or why it has no time then.
+Saved = tuple[int | None, int | None, str]
+Savings = Callable[[Mapping[str, ParallelConfig]], Saved]
 
 
 @dataclass(frozen=True)
@@ -36,11 +47,13 @@ class Deviation:
     usual
         What data parallelism would give them.
     saved_ns
-        By how much the iteration would be longer with `usual`; negative: shorter. None: the
-        strategy would not fit into memory.
+        By how much the iteration would be longer with `usual`; negative: shorter. None: it would
+        have no time.
     saved_bytes
         How many bytes more would be moved with `usual`; None if `saved_ns` is, or if that is of
         sketches.
+    reason
+        Why it would have no time, as the end of a sentence (`NO_MEMORY`, `TOO_MANY_TASKS`).
     sketched
         Whether `saved_ns` is the difference of two sketches (``native/sim/sketch.h``), and no more
         than an estimate: an iteration has too many tasks to simulate it for each group.
@@ -51,6 +64,7 @@ class Deviation:
     usual: ParallelConfig
     saved_ns: int | None
     saved_bytes: int | None
+    reason: str = ""
     sketched: bool = False
 
 
@@ -98,39 +112,35 @@ def _simulated(problem: Problem, strategy: ResolvedStrategy) -> Savings:
     simulation = Simulation(problem, strategy)
     before = simulation.timeline_of(simulation.tasks)
 
-    def savings(back: Mapping[str, ParallelConfig]) -> tuple[int | None, int | None]:
-        after = None
+    def savings(back: Mapping[str, ParallelConfig]) -> Saved:
+        after, reason = None, NO_MEMORY
         if any(config.order != strategy[name].order for name, config in back.items()):
             other = full(problem, strategy.changed(back))
             after = other if other.fits else None
-        elif simulation.propose(back, "delta") == SIMULATED:
+        elif (verdict := simulation.propose(back, "delta")) == SIMULATED:
             after = simulation.timeline_of(simulation.tasks)
             simulation.reject()
+        elif verdict != OUT_OF_MEMORY:
+            reason = TOO_MANY_TASKS
         if after is None:
-            return None, None
+            return None, None, reason
         longer = after.iteration_time_ns - before.iteration_time_ns
-        return longer, after.bytes_moved - before.bytes_moved
+        return longer, after.bytes_moved - before.bytes_moved, ""
 
     return savings
 
 
 def _sketched(problem: Problem, strategy: ResolvedStrategy) -> Savings:
     """By sketches, where an iteration has so many tasks that keeping them takes gigabytes."""
-    before = judge(problem, strategy, 0, "bundles").time_ns
+    before = judge(problem, strategy, 0, "bundles")
 
-    def savings(back: Mapping[str, ParallelConfig]) -> tuple[int | None, int | None]:
-        after = judge(problem, strategy.changed(back), 0, "bundles").time_ns
-        return None if after is None or before is None else after - before, None
+    def savings(back: Mapping[str, ParallelConfig]) -> Saved:
+        after = judge(problem, strategy.changed(back), 0, "bundles")
+        if after.time_ns is None or before.time_ns is None:
+            return None, None, after.reason or before.reason
+        return after.time_ns - before.time_ns, None, ""
 
     return savings
-
-
-def usual_time(problem: Problem, usual: ResolvedStrategy) -> int | None:
-    """The iteration time of data parallelism, in ns.
-
-    None: it does not fit into memory, or has too many tasks to be simulated.
-    """
-    return judge(problem, usual).time_ns if judge(problem, usual, 0, "bundles").fits else None
 
 
 def configuration(operator: Operator, config: ParallelConfig) -> str:

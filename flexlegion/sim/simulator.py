@@ -34,6 +34,7 @@ DETAILS = names("fl_detail")  # a strategy is simulated, or sketched with bundle
 _WHICH = ["pass", "index", "part", "flow", "tensor", "source", "destination", "hop"]
 LARGE = 5_000_000  # tasks, of a task graph that takes seconds to simulate
 SIMULATED, OUT_OF_MEMORY = "simulated", "out_of_memory"
+NO_MEMORY, TOO_MANY_TASKS = "does not fit into memory", "has too many tasks to be simulated"
 
 
 @dataclass(frozen=True)
@@ -360,6 +361,13 @@ class Judged(NamedTuple):
         return self.missing_bytes == 0 and not self.too_large
 
     @property
+    def reason(self) -> str:
+        """Why it has no time, as the end of a sentence; empty: it has one, or is just too late."""
+        if self.too_large:
+            return TOO_MANY_TASKS
+        return "" if self.fits else NO_MEMORY
+
+    @property
     def can_be_simulated(self) -> bool:
         """Whether few enough tasks are left if each transfer is looked at."""
         return not self.too_large and self.all_tasks <= most_judged()
@@ -422,6 +430,32 @@ def judge(
     if time_ns is not None or not (judged.fits or (simulable and judged.too_large)):
         known[detail] = judged
     return judged
+
+
+class Reference(NamedTuple):
+    """An iteration of a strategy that others are compared with.
+
+    Attributes
+    ----------
+    time_ns : int or None
+        How long it takes; None: that is not known.
+    reason : str
+        Why not, as the end of a sentence.
+    """
+
+    time_ns: int | None
+    reason: str = ""
+
+
+def reference(problem: Problem, strategy: ResolvedStrategy) -> Reference:
+    """The time of a strategy that may be larger than what is looked at: it is sketched first."""
+    sketched = judge(problem, strategy, 0, "bundles")
+    if not sketched.fits:
+        return Reference(None, sketched.reason)
+    if not sketched.can_be_simulated:
+        return Reference(None, TOO_MANY_TASKS)
+    judged = judge(problem, strategy)
+    return Reference(judged.time_ns, judged.reason)
 
 
 def full(problem: Problem, strategy: ResolvedStrategy) -> Timeline:

@@ -16,7 +16,7 @@ from flexlegion.report.html.groups import Folded, Group
 from flexlegion.report.html.picture import drawn
 from flexlegion.report.timelines import capacity
 from flexlegion.sim.deviations import Deviation, configuration
-from flexlegion.sim.simulator import CONTENTS, Timeline
+from flexlegion.sim.simulator import CONTENTS, NO_MEMORY, Reference, Timeline
 from flexlegion.strategy.configuration import ParallelConfig
 from flexlegion.strategy.strategy import ResolvedStrategy
 
@@ -30,7 +30,7 @@ DATA_UP_TO = 10  # but for data parallelism, and what is no slower
 
 
 def headline(
-    time_ns: int, data_ns: int | None, found: Sequence[Deviation], *, fits: bool, same: bool
+    time_ns: int, data: Reference, found: Sequence[Deviation], *, fits: bool, same: bool
 ) -> Json:
     """The result in a few words, and the reason for it; `same`: it is data parallelism."""
     if not fits:
@@ -38,13 +38,13 @@ def headline(
         return {"big": "Does not fit", "what": what, "why": ""}
     if same:
         return {"big": duration(time_ns), "what": "an iteration of data parallelism", "why": ""}
-    if data_ns is None:
+    if data.time_ns is None:
         return {
             "big": duration(time_ns),
-            "what": "an iteration; data parallelism does not fit into memory",
+            "what": f"an iteration; data parallelism {data.reason}",
             "why": "",
         }
-    speedup = data_ns / time_ns
+    speedup = data.time_ns / time_ns
     why = ""
     best = next((d for d in found if d.saved_ns is not None and d.saved_ns > 0), None)
     if best is not None and best.saved_ns is not None:
@@ -58,7 +58,7 @@ def headline(
     return {
         "big": f"{speedup:.2f}×",
         "what": f"the speed of data parallelism: {duration(time_ns)} an iteration instead of "
-        f"{duration(data_ns)}",
+        f"{duration(data.time_ns)}",
         "why": why,
     }
 
@@ -224,6 +224,7 @@ def deviations_view(found: Sequence[Deviation], operators: int) -> Json:
             "usual": configuration(d.operators[0], d.usual),
             "saved_ns": d.saved_ns,
             "saved_bytes": d.saved_bytes,
+            "needed": d.reason == NO_MEMORY,
         }
         for d in found
     ]
