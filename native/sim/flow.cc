@@ -28,11 +28,33 @@
 
 namespace flexlegion {
 
+namespace {
+
+template <typename T>
+std::int64_t bytes_of(const std::vector<T>& items) {
+  return static_cast<std::int64_t>(items.capacity() * sizeof(T));
+}
+
+}  // namespace
+
+std::int64_t Flow::own_bytes() const {
+  std::int64_t bytes = static_cast<std::int64_t>(sizeof(Flow));
+  for (const auto& times : fed_times) bytes += bytes_of(times);
+  return bytes + bytes_of(first_writer) + bytes_of(touched) + bytes_of(apart) +
+         bytes_of(sketch.first_edges) + bytes_of(sketch.first_bundle) + bytes_of(first_edge) +
+         bytes_of(first_transfer) + bytes_of(edges) + bytes_of(transfers) + bytes_of(bundle_of) +
+         bytes_of(hops) + bytes_of(consumers) + bytes_of(around) + bytes_of(link_load) +
+         bytes_of(memory) + bytes_of(local) + bytes_of(bounds) + bytes_of(sketch.edges) +
+         bytes_of(sketch.bundles) + bytes_of(sketch.readers) + bytes_of(sketch.pairs) +
+         bytes_of(sketch.parts);
+}
+
 FlowBuilder::FlowBuilder(const MachineModel& machine, const Geometry& geometry, Detail detail)
     : machine_(machine),
       geometry_(geometry),
       detail_(detail),
       routes_(machine.routes, machine.memories),
+      cell_at_(static_cast<std::size_t>(machine.memories), 0),
       load_(machine.links.size(), 0),
       held_(static_cast<std::size_t>(machine.memories) * kContents, 0) {}
 
@@ -51,11 +73,7 @@ void FlowBuilder::begin(const std::vector<int>& parts) {
   needs_.clear();
   edges_.clear();
   consumers_.clear();
-  // cell_at_ is not cleared. An entry that an earlier flow left names a cell of another writer or
-  // memory, or none, and is ignored.
-  const std::size_t size =
-      static_cast<std::size_t>(writers) * static_cast<std::size_t>(machine_.memories);
-  if (cell_at_.size() < size) cell_at_.resize(size, 0);
+  present_ = -1;
 }
 
 int FlowBuilder::first_of(int party) const {
@@ -74,20 +92,21 @@ void FlowBuilder::edge(int writer, TaskRef to) {
   edges_.push_back({to, last});
 }
 
-// The cell of a writer and a memory, which is made when it is first asked for. A table gives its
-// number in one step.
+// The cell of a writer and a memory, which is made when it is first asked for. Needs come writer by
+// writer, so it is enough to know in one step the cells of the present one.
 int FlowBuilder::cell_of(int writer, int memory) {
-  int& entry =
-      cell_at_[static_cast<std::size_t>(writer) * static_cast<std::size_t>(machine_.memories) +
-               static_cast<std::size_t>(memory)];
-  if (entry < static_cast<int>(cells_.size()) && cells_[entry].writer == writer &&
-      cells_[entry].memory == memory) {
-    return entry;
+  if (writer != present_) {
+    present_ = writer;
+    for (int c = first_cell_[writer]; c >= 0; c = cells_[c].next) cell_at_[cells_[c].memory] = c;
   }
-  entry = static_cast<int>(cells_.size());
+  int& cell = cell_at_[memory];
+  const int number = static_cast<int>(cells_.size());
+  // An entry that another writer or an earlier flow left says so itself.
+  if (cell < number && cells_[cell].writer == writer && cells_[cell].memory == memory) return cell;
+  cell = number;
   cells_.push_back({writer, memory, first_cell_[writer], -1, -1, false, 0});
-  first_cell_[writer] = entry;
-  return entry;
+  first_cell_[writer] = number;
+  return number;
 }
 
 // What several tasks of one memory read alike is one need: it travels once.
@@ -274,6 +293,21 @@ std::int64_t FlowBuilder::party_load(int party, const Flow& flow) {
   return most;
 }
 
+void FlowBuilder::LaidOut::swap(Flow& flow) {
+  flow.transfers.swap(transfers);
+  flow.hops.swap(hops);
+  flow.consumers.swap(consumers);
+}
+
+void FlowBuilder::LaidOut::copy_to(Flow& flow) {
+  flow.transfers = transfers;
+  flow.hops = hops;
+  flow.consumers = consumers;
+  transfers.clear();
+  hops.clear();
+  consumers.clear();
+}
+
 // Lays the lists out one after the other, by writer. The simulator walks them in that order,
 // whenever a task ends.
 Flow FlowBuilder::finish(const std::vector<int>& parts, const std::vector<int>& reading_parts,
@@ -286,8 +320,7 @@ Flow FlowBuilder::finish(const std::vector<int>& parts, const std::vector<int>& 
   flow.first_edge.reserve(static_cast<std::size_t>(writers) + 1);
   flow.first_transfer.reserve(static_cast<std::size_t>(writers) + 1);
   flow.edges.reserve(edges_.size());
-  flow.transfers.reserve(cells_.size() + 1);
-  flow.consumers.reserve(consumers_.size());
+  laid_out_.swap(flow);
   for (int w = 0; w < writers; ++w) {
     flow.first_edge.push_back(static_cast<int>(flow.edges.size()));
     flow.first_transfer.push_back(static_cast<int>(flow.transfers.size()));
@@ -308,6 +341,8 @@ Flow FlowBuilder::finish(const std::vector<int>& parts, const std::vector<int>& 
   last.first_hop = static_cast<int>(flow.hops.size());
   last.first_consumer = static_cast<int>(flow.consumers.size());
   flow.transfers.push_back(last);
+  laid_out_.swap(flow);
+  laid_out_.copy_to(flow);
   for (int link : touched_links_) {
     flow.link_load.emplace_back(link, load_[link]);
     load_[link] = 0;

@@ -184,6 +184,7 @@ struct Flow {
     }
   }
   bool carries_nothing() const { return edges.empty() && hops.empty(); }
+  std::int64_t own_bytes() const;  // what it takes of this process's memory
 };
 
 using FlowPtr = std::shared_ptr<const Flow>;
@@ -263,11 +264,23 @@ class FlowBuilder {
   std::vector<Cell> cells_;
   std::vector<Listed> needs_;
   std::vector<Link> edges_, consumers_;
-  std::vector<int> cell_at_;  // [writer * memories + memory]: a cell, if it says so itself
+  int present_ = -1;          // the writer whose need came last
+  std::vector<int> cell_at_;  // a memory: the present writer's cell, if it says so itself
   std::vector<std::int64_t> load_;
   std::vector<std::int64_t> held_;  // [memory * kContents + content]
   std::vector<int> touched_links_, touched_memories_;
   std::vector<int> sorted_;
+  // What is laid out: lists whose length is not known before. They keep their storage, and what a
+  // flow gets is as long as it has to be: searches hold thousands of flows, and large ones fill
+  // gigabytes.
+  struct LaidOut {
+    std::vector<Transfer> transfers;
+    std::vector<Hop> hops;
+    std::vector<TaskRef> consumers;
+
+    void swap(Flow& flow);
+    void copy_to(Flow& flow);
+  } laid_out_;
   // Of a reading task: how many writers it needs, how long the slowest transfer of these takes, and
   // all of them over the one link into its memory.
   struct Reading {

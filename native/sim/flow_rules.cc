@@ -22,25 +22,6 @@ using R = RequirementRole;
 constexpr std::int64_t kCachedBytes = std::int64_t{1} << 30, kMostCachedBytes = kCachedBytes / 4;
 std::atomic<int> sharers{0};
 
-template <typename T>
-std::int64_t bytes_of(const std::vector<T>& items) {
-  return static_cast<std::int64_t>(items.capacity() * sizeof(T));
-}
-
-std::int64_t bytes_of(const Flow& flow) {
-  const FlowSketch& sketch = flow.sketch;
-  std::int64_t bytes = static_cast<std::int64_t>(sizeof(Flow));
-  for (const auto& times : flow.fed_times) bytes += bytes_of(times);
-  return bytes + bytes_of(flow.first_writer) + bytes_of(flow.touched) + bytes_of(flow.apart) +
-         bytes_of(sketch.first_edges) + bytes_of(sketch.first_bundle) + bytes_of(flow.first_edge) +
-         bytes_of(flow.first_transfer) + bytes_of(flow.edges) + bytes_of(flow.transfers) +
-         bytes_of(flow.bundle_of) + bytes_of(flow.hops) + bytes_of(flow.consumers) +
-         bytes_of(flow.around) + bytes_of(flow.link_load) + bytes_of(flow.memory) +
-         bytes_of(flow.local) + bytes_of(flow.bounds) + bytes_of(sketch.edges) +
-         bytes_of(sketch.bundles) + bytes_of(sketch.readers) + bytes_of(sketch.pairs) +
-         bytes_of(sketch.parts);
-}
-
 }  // namespace
 
 FlowRules::FlowRules(const Problem& problem, const LaunchGraph& launch_graph,
@@ -131,25 +112,36 @@ std::int32_t FlowRules::contention(int launch, int device, int part) const {
   return problem_.split(key.op, configs_[key.op].split).contention(key.pass, kind, part);
 }
 
-// Looks the flow up, or builds it.
 FlowPtr FlowRules::flow(int f) {
-  const FlowId& id = launch_graph_.flows[f];
-  const Key key = key_of(id);
+  const Key key = key_of(f);
+  if (FlowPtr known = find(key)) return known;
+  FlowPtr flow = built(f);
+  keep(key, flow);
+  return flow;
+}
+
+FlowPtr FlowRules::find(const Key& key) const {
   const auto found = built_.find(key);
-  if (found != built_.end()) return found->second;
-  auto flow = std::make_shared<const Flow>(build(id));
-  built_bytes_ += bytes_of(*flow);
+  return found == built_.end() ? nullptr : found->second;
+}
+
+FlowPtr FlowRules::built(int f) {
+  return std::make_shared<const Flow>(build(launch_graph_.flows[f]));
+}
+
+void FlowRules::keep(const Key& key, const FlowPtr& flow) {
+  built_bytes_ += flow->own_bytes();
   // All at once: flows that are held elsewhere live on, and the others are soon built again.
   if (built_bytes_ > std::min(kMostCachedBytes, kCachedBytes / sharers)) {
     built_.clear();
     built_bytes_ = 0;
   }
   built_.emplace(key, flow);
-  return flow;
 }
 
 // 128 bits, so that two different keys do not meet in the life of a search.
-FlowRules::Key FlowRules::key_of(const FlowId& id) const {
+FlowRules::Key FlowRules::key_of(int f) const {
+  const FlowId& id = launch_graph_.flows[f];
   Key key{0x9E3779B97F4A7C15u, static_cast<std::uint64_t>(id.group)};
   const auto mix = [&key](std::uint64_t value) {
     key.first = (key.first ^ value) * 0xFF51AFD7ED558CCDu;

@@ -40,7 +40,17 @@ class FlowRules {
 
   // The tasks of a launch, and their times without what flows bring (Flow::fed_time).
   Block block(int launch);
+  // Looked up, or built and kept.
   FlowPtr flow(int flow);
+  // The same step by step. Flows of equal keys are equal, also those of other rules.
+  using Key = std::pair<std::uint64_t, std::uint64_t>;
+  struct KeyHash {
+    std::size_t operator()(const Key& key) const { return key.first; }
+  };
+  Key key_of(int flow) const;
+  FlowPtr find(const Key& key) const;  // or nullptr
+  FlowPtr built(int flow);
+  void keep(const Key& key, const FlowPtr& flow);
 
  private:
   // What the tasks of a launch touch by one use.
@@ -112,11 +122,6 @@ class FlowRules {
   FlowBuilder builder_;
 
   // Flows that were built, by group and configurations; see kCachedBytes.
-  using Key = std::pair<std::uint64_t, std::uint64_t>;
-  struct KeyHash {
-    std::size_t operator()(const Key& key) const { return key.first; }
-  };
-  Key key_of(const FlowId& id) const;
   std::unordered_map<Key, FlowPtr, KeyHash> built_;
   std::int64_t built_bytes_ = 0;
 

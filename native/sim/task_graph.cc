@@ -14,9 +14,21 @@
 #include "sim/task_graph.h"
 
 #include <algorithm>
+#include <atomic>
+#include <iterator>
+#include <memory>
 #include <numeric>
 
+#include "support/side_by_side.h"
+
 namespace flexlegion {
+
+namespace {
+
+// From so many tasks of launches on, flows are built by several threads.
+constexpr std::int64_t kManyTasks = 200'000;
+
+}  // namespace
 
 TaskGraph::TaskGraph(const Problem& problem, Detail detail)
     : problem_(problem),
@@ -53,8 +65,10 @@ bool TaskGraph::set(const PricedStrategy& strategy, std::int64_t most,
   }
   std::int64_t left = most / problem_.graph.micro_batches - launch_tasks();
   std::int64_t transfers_left = most_transfers / problem_.graph.micro_batches - launch_tasks();
+  const FlowsByKey ahead = built_ahead(left, transfers_left);
   for (std::size_t f = 0; f < flows_.size(); ++f) {
-    flows_[f] = rules_.flow(static_cast<int>(f));
+    const auto found = ahead.find(rules_.key_of(static_cast<int>(f)));
+    flows_[f] = found == ahead.end() ? rules_.flow(static_cast<int>(f)) : found->second;
     left -= static_cast<std::int64_t>(flows_[f]->hops.size());
     transfers_left -= flows_[f]->all_hops;
     if (left < 0 || transfers_left < 0) return false;
@@ -66,6 +80,37 @@ bool TaskGraph::set(const PricedStrategy& strategy, std::int64_t most,
   for (std::size_t f = 0; f < flows_.size(); ++f) account_flow(static_cast<int>(f), 1);
   for (std::size_t l = 0; l < blocks_.size(); ++l) paths_.note(static_cast<int>(l), blocks_[l]);
   return true;
+}
+
+// Flows of a large strategy, built side by side until they have more hops than `left`, or more than
+// `transfers_left` if each transfer is looked at. Each thread has rules of its own, as these have
+// scratch memory. Of equal flows, one is built. Turns are not among them: they look at other flows.
+TaskGraph::FlowsByKey TaskGraph::built_ahead(std::int64_t left, std::int64_t transfers_left) {
+  FlowsByKey ahead;
+  if (launch_tasks() < kManyTasks) return ahead;
+  std::vector<std::pair<int, FlowPtr*>> jobs;
+  for (int f = 0; f < static_cast<int>(flows_.size()); ++f) {
+    if (flow_ids()[f].kind == FlowKind::turns) continue;
+    const FlowRules::Key key = rules_.key_of(f);
+    const auto [entry, is_new] = ahead.emplace(key, rules_.find(key));
+    if (is_new && entry->second == nullptr) jobs.emplace_back(f, &entry->second);
+  }
+  std::atomic<std::int64_t> hops{0}, all_hops{0};
+  side_by_side(static_cast<int>(jobs.size()), [&] {
+    auto rules =
+        std::make_unique<FlowRules>(problem_, launch_graph_, configs_, blocks_, flows_, detail_);
+    return [&, rules = std::move(rules)](int job) {
+      if (hops > left || all_hops > transfers_left) return;
+      const auto& [f, flow] = jobs[static_cast<std::size_t>(job)];
+      *flow = rules->built(f);
+      hops += static_cast<std::int64_t>((*flow)->hops.size());
+      all_hops += (*flow)->all_hops;
+    };
+  });
+  for (auto entry = ahead.begin(); entry != ahead.end();) {
+    entry = entry->second == nullptr ? ahead.erase(entry) : std::next(entry);
+  }
+  return ahead;
 }
 
 // Lists and marks what a change touches: marks answer "is it listed", and lists are short.

@@ -1,0 +1,42 @@
+// Jobs that do not depend on each other, on several threads.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace flexlegion {
+
+// Calls `begin()` in each thread, and what that gives with one job after the other (0 to jobs - 1).
+// With a core or a job alone, all happens in this thread. If a job throws, no more are begun, and
+// one of the exceptions is thrown here.
+template <typename Begin>
+void side_by_side(int jobs, const Begin& begin) {
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int run = std::max(1, jobs / (8 * cores));
+  std::atomic<int> next{0};
+  std::exception_ptr thrown;
+  std::mutex lock;
+  const auto work = [&] {
+    try {
+      auto&& body = begin();
+      for (int job = next; (job = next.fetch_add(run)) < jobs;) {
+        for (const int end = std::min(job + run, jobs); job < end; ++job) body(job);
+      }
+    } catch (...) {
+      next = jobs;
+      const std::lock_guard<std::mutex> guard(lock);
+      thrown = std::current_exception();
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int t = 1; t < std::min(cores, jobs); ++t) threads.emplace_back(work);
+  work();
+  for (std::thread& thread : threads) thread.join();
+  if (thrown) std::rethrow_exception(thrown);
+}
+
+}  // namespace flexlegion
