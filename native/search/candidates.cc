@@ -1,9 +1,10 @@
 // The search space: which configurations each operator may have (candidates.h).
 //
 // An operator's splits are those of the cost table that make no more tasks than there are devices.
-// Devices are sets, not sequences: task k runs on the k-th device in ascending order, unless a move
-// follows a neighbour task by task. With up to 8 devices every set can be tried; with more, blocks
-// and strides stand for them, since they are the sets that share nodes and links.
+// Devices are sets: task k runs on the k-th device in ascending order, or as dimensions take turns
+// in another order, unless a move follows a neighbour task by task. With up to 8 devices every set
+// can be tried; with more, blocks and strides stand for them, since they are the sets that share
+// nodes and links.
 //
 // Neighbours are matched once by their access maps: a dimension of the producer goes along with one
 // of the consumer if both index the same dimension of the tensor between them. Split alike in these
@@ -14,6 +15,7 @@
 #include <map>
 #include <numeric>
 #include <stdexcept>
+#include <utility>
 
 namespace flexlegion {
 
@@ -111,9 +113,39 @@ Candidates::Candidates(const Problem& problem, IdVector<OpId, int> groups)
   if (operators_.empty()) throw std::invalid_argument("the graph has no operator to train");
 }
 
+// Tasks are numbered with the last dimension the fastest, so its parts are on devices that stand
+// side by side, of one node mostly. Which dimension should be there depends on what its parts
+// exchange. So in half of the draws, dimensions take turns in a random order.
+std::vector<int> Candidates::random_devices(Random& random, const Split& split) const {
+  std::vector<int> devices = random_set(random, split.tasks);
+  if (problem_.in_order || devices_ <= kAllSubsets) return devices;
+  std::vector<int> cut;  // dimensions
+  for (int d = 0; d < static_cast<int>(split.degrees.size()); ++d) {
+    if (split.degrees[d] > 1) cut.push_back(d);
+  }
+  if (cut.size() < 2 || random.chance(0.75)) return devices;
+  std::vector<int> order = cut;
+  for (int i = static_cast<int>(order.size()) - 1; i > 0; --i) {
+    std::swap(order[i], order[random.below(i + 1)]);
+  }
+  const std::vector<int> in_order = devices;
+  std::vector<int> part(split.degrees.size());
+  for (int k = 0; k < split.tasks; ++k) {
+    int rest = k;
+    for (auto d = cut.rbegin(); d != cut.rend(); ++d) {
+      part[*d] = rest % split.degrees[*d];
+      rest /= split.degrees[*d];
+    }
+    int place = 0;
+    for (int d : order) place = place * split.degrees[d] + part[d];
+    devices[k] = in_order[place];
+  }
+  return devices;
+}
+
 // Half of the draws are blocks and a quarter strides: most good strategies keep an operator's tasks
 // on near devices, but any set can be drawn, so the chain can reach every strategy.
-std::vector<int> Candidates::random_devices(Random& random, int tasks) const {
+std::vector<int> Candidates::random_set(Random& random, int tasks) const {
   std::vector<int> devices(static_cast<std::size_t>(tasks));
   if (problem_.in_order) {
     std::iota(devices.begin(), devices.end(), 0);

@@ -42,8 +42,9 @@ class Candidates {
   // of outputs and of weights' gradients.
   std::vector<PricedConfig> all(OpId op) const;
 
-  // A block of so many devices, every n-th one, or any set.
-  std::vector<int> random_devices(Random& random, int tasks) const;
+  // Of each task of a split, its device: a block of devices, every n-th one, or any set. On large
+  // machines, any dimension may be the one whose parts lie on neighbouring devices.
+  std::vector<int> random_devices(Random& random, const Split& split) const;
   // What changes if an operator, or with `tied` all of its group, gets a configuration. None of
   // them becomes hierarchical that cannot be.
   PartialStrategy changes(OpId op, const PricedConfig& config, bool tied) const;
@@ -52,6 +53,7 @@ class Candidates {
   bool can_be_hierarchical(OpId op) const { return hierarchical_[op]; }
 
  private:
+  std::vector<int> random_set(Random& random, int tasks) const;
   std::vector<std::vector<int>> device_sets(int tasks) const;
 
   const Problem& problem_;

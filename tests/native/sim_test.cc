@@ -416,6 +416,33 @@ TEST_CASE("devices that can be exchanged") {
   CHECK(symmetric_devices(shared) == Devices{0, 1});
 }
 
+// Which dimension's parts lie on neighbouring devices, of one node mostly, is a choice of its own:
+// AlexNet's layers of 4 by 4 parts on 16 GPUs are 12 % faster with samples there than with
+// channels.
+TEST_CASE("any dimension may be the one whose parts lie side by side") {
+  Net net;
+  const TensorId x = net.tensor("x", {6, 4}, TensorKind::input, true);
+  const TensorId labels = net.tensor("labels", {6, 4}, TensorKind::input);
+  const TensorId y = net.tensor("y", {6, 4}), l = net.tensor("l", {6});
+  net.relu(x, y);
+  net.loss(y, labels, l);
+  Bench bench(net.graph, all_to_all(12));
+  bench.config(0, {3, 4}, Devices(12, 0));
+  bench.config(1, {1}, {0});
+  const Candidates candidates(bench.problem, {0, 1});
+  Random random(1);
+  const Split& split = bench.problem.split(OpId(0), 0);
+  int columns = 0, rows = 0;
+  for (int i = 0; i < 1000; ++i) {
+    const std::vector<int> devices = candidates.random_devices(random, split);
+    columns += devices == Devices{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+    rows += devices == Devices{0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11};
+  }
+  CHECK(columns + rows == 1000);
+  CHECK(rows > 50);
+  CHECK(columns > 500);
+}
+
 TEST_CASE("proposals use the first of unused symmetric devices") {
   // Two relus on four devices that are all alike. While the second uses device 1, a proposal for
   // the first can name device 1, or of the others the first ones alone.

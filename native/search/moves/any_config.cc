@@ -13,8 +13,7 @@ bool any_config(const Candidates& candidates, Random& random, const PricedStrate
   const auto& splits = by_tasks[random.below(static_cast<int>(by_tasks.size()))];
   config.split = splits[random.below(static_cast<int>(splits.size()))];
   candidates.choose_sums(random, op, config);
-  const int tasks = candidates.problem().split(op, config.split).tasks;
-  config.devices = candidates.random_devices(random, tasks);
+  config.devices = candidates.random_devices(random, candidates.problem().split(op, config.split));
   config.buffers = strategy[op].buffers;
   return true;
 }

@@ -28,7 +28,7 @@ bool same_degrees(const Candidates& candidates, Random& random, const PricedStra
     return true;
   }
   if (problem.in_order || tasks > candidates.devices()) return false;
-  config.devices = candidates.random_devices(random, tasks);
+  config.devices = candidates.random_devices(random, problem.split(op, config.split));
   return true;
 }
 
