@@ -413,9 +413,12 @@ def _restriction(problem: Problem) -> dict[str, Any]:
 
 
 def _reference(name: str, problem: Problem) -> Reference:
-    """A known strategy's iteration, or why it has no time: perhaps it cannot exist."""
+    """A known strategy's iteration, or why it has no time: perhaps it cannot exist.
+
+    A search that has used up its budget does not simulate for minutes what it has left out.
+    """
     try:
-        return reference(problem, named(name, problem))
+        return reference(problem, named(name, problem), quickly=True)
     except UserError as e:
         return Reference(None, str(e))
 

@@ -447,13 +447,23 @@ class Reference(NamedTuple):
     reason: str = ""
 
 
-def reference(problem: Problem, strategy: ResolvedStrategy) -> Reference:
-    """The time of a strategy that may be larger than what is looked at: it is sketched first."""
+def reference(problem: Problem, strategy: ResolvedStrategy, *, quickly: bool = False) -> Reference:
+    """The time of a strategy that may be larger than what is looked at: it is sketched first.
+
+    Parameters
+    ----------
+    problem, strategy
+        What is simulated.
+    quickly
+        Whether it has to take less than some seconds.
+    """
     sketched = judge(problem, strategy, 0, "bundles")
     if not sketched.fits:
         return Reference(None, sketched.reason)
     if not sketched.can_be_simulated:
         return Reference(None, TOO_MANY_TASKS)
+    if quickly and sketched.all_tasks >= LARGE and "transfers" not in strategy.known[problem]:
+        return Reference(None, f"not simulated: {sketched.all_tasks:,} tasks and transfers")
     judged = judge(problem, strategy)
     return Reference(judged.time_ns, judged.reason)
 

@@ -97,3 +97,17 @@ def test_a_start_that_is_too_large_is_not_left_out_for_memory(
     monkeypatch.setattr("flexlegion.sim.fitting.TRIED", ())
     assert list(where_needed(problem, starts, NO_ROOM)) == ["expert", "single"]
     assert NO_ROOM.reason == NO_MEMORY
+
+
+def test_a_reference_of_many_tasks_is_not_simulated_after_a_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It took 68 s of a search for 20 (AlexNet on 4,096 GPUs, the experts' strategy)."""
+    problem = small()
+    data = named("data", problem)
+    monkeypatch.setattr("flexlegion.sim.simulator.LARGE", 1)
+    tasks = judge(problem, data, 0, "bundles").all_tasks
+    told = reference(problem, data, quickly=True)
+    assert told == (None, f"not simulated: {tasks:,} tasks and transfers")
+    judge(problem, data)  # what was simulated before is told
+    assert reference(problem, data, quickly=True).time_ns == reference(problem, data).time_ns
