@@ -25,6 +25,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +143,9 @@ def figure_12(_: str, seconds: float) -> list[Row]:
             chain.run(10, 0, options(algorithm))
             used += time.perf_counter() - begin
             if used >= next_point:
-                point = {"seconds": round(used, 2), "best_ms": chain.state.best_time / 1e6}
+                best = chain.state.best_time  # negative: nothing has fitted into memory yet
+                best_ms = best / 1e6 if best >= 0 else None
+                point = {"seconds": round(used, 2), "best_ms": best_ms}
                 rows.append({"algorithm": algorithm, "proposals": chain.state.proposals} | point)
                 next_point = max(used * 1.15, used + 0.1)
     return rows
@@ -213,7 +216,7 @@ def cells_of(name: str, rows: list[Row]) -> tuple[tuple[str, ...], list[tuple[st
         columns = ("algorithm", "proposals", "seconds", "best, ms")
         last = {row["algorithm"]: row for row in rows}
         return columns, [
-            (key, f"{its['proposals']:,}", f"{its['seconds']:.0f}", f"{its['best_ms']:.1f}")
+            (key, f"{its['proposals']:,}", f"{its['seconds']:.0f}", f"{its['best_ms'] or nan:.1f}")
             for key, its in last.items()
         ]
     columns = ("network", "machine", "way", "time, ms", "moved, GB", "of weights", "computing, ms")
@@ -258,14 +261,14 @@ def picture(rows: list[Row], file: Path) -> None:
     # Both often find the same at the same time: the wider line shows behind the other.
     for algorithm, color, width in (("full", "C1", 4), ("delta", "C0", 1.5)):
         # While no strategy has fitted into the memories yet, the best time is negative.
-        its = [row for row in rows if row["algorithm"] == algorithm and row["best_ms"] > 0]
+        its = [row for row in rows if row["algorithm"] == algorithm and row["best_ms"]]
         points = np.array([(row["seconds"], row["best_ms"]) for row in its])
         axes.step(
             points[:, 0], points[:, 1], where="post", color=color, linewidth=width, label=algorithm
         )
     axes.set(xlabel="seconds of search", ylabel="best time, ms", title="NMT on 16 P100, simulated")
     axes.set_xlim(left=0)
-    axes.set_ylim(0, 1.1 * max(row["best_ms"] for row in rows))
+    axes.set_ylim(0, 1.1 * max(row["best_ms"] or 0 for row in rows))
     axes.legend()
     figure.tight_layout()
     figure.savefig(file)
