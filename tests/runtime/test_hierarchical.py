@@ -14,7 +14,7 @@ WORKER = Path(__file__).parent / "strategies_worker.py"
 pytestmark = pytest.mark.legion
 
 
-@pytest.mark.parametrize(("ranks", "cpus", "count"), [(1, 4, 20), (2, 2, 5)])
+@pytest.mark.parametrize(("ranks", "cpus", "count"), [(1, 4, 20), (2, 2, 10)])
 def test_random_strategies(
     ranks: int, cpus: int, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

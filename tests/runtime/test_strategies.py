@@ -1,7 +1,7 @@
 """Every strategy computes what one device computes, on the devices that it names.
 
-FLEXLEGION_STRATEGIES is the number of strategies for each number of processors, 40 unless it is
-set. Of narrow storage and of threads there are half as many, on ranks an eighth.
+FLEXLEGION_STRATEGIES is the number of strategies for each number of processors, 60 unless it is
+set. Of narrow storage and of threads there is a third of that, on ranks a twelfth.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from flexlegion.graph.operator_type import DimKind
 
 WORKER = Path(__file__).parent / "strategies_worker.py"
 PROCESSORS = [1, 2, 3, 4]  # more than this machine may have cores
-COUNT = int(os.environ.get("FLEXLEGION_STRATEGIES", "40"))
-SOME, FEW = max(1, COUNT // 2), max(1, COUNT // 8)
+COUNT = int(os.environ.get("FLEXLEGION_STRATEGIES", "60"))
+SOME, FEW = max(1, COUNT // 3), max(1, COUNT // 12)
 pytestmark = pytest.mark.legion
 
 
