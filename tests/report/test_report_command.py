@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from flexlegion.cli.main import main
 from flexlegion.report.html.groups import levels
 from flexlegion.report.html.layout import layered
 from flexlegion.report.html.measurements import accuracy_page, tune_page
+from flexlegion.report.html.picture import SPLITS, _key_width, _keys
 from flexlegion.report.html.tracks import measured_tracks, simulated_tracks
 from flexlegion.report.html.views import heat_view, times_view
 from flexlegion.sim.simulator import CONTENTS
@@ -239,6 +241,21 @@ def test_sums_have_a_colour_of_their_own() -> None:
     assert (expand, contract) == ("P", "R")
     legend = dict(picture.facts()["legend"])
     assert legend["R"] == "what is summed (rows of the weight)"
+
+
+@pytest.mark.parametrize("kinds", [["SP"], ["S", "SA", "SP", "XR"], list(SPLITS)])
+def test_a_narrow_picture_shows_its_whole_legend(kinds: list[str]) -> None:
+    """Four kinds of splits did not fit beside each other below AlexNet's, and were cut off."""
+    width = 492
+    keys = _keys([(kind, SPLITS[kind]) for kind in kinds], width)
+    assert [key["kind"] for key in keys] == kinds
+    assert all(key["x"] + _key_width(key["text"]) <= width for key in keys)
+    rows: dict[int, list[dict[str, Any]]] = {}
+    for key in keys:
+        rows.setdefault(key["y"], []).append(key)
+    for row in rows.values():
+        for one, next_ in pairwise(row):
+            assert one["x"] + _key_width(one["text"]) < next_["x"]
 
 
 def test_equal_devices_are_one_column() -> None:

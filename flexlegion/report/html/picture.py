@@ -26,6 +26,7 @@ from flexlegion.report.html.page import markup
 
 NODE_WIDTH, NODE_HEIGHT = 196, 46
 GAP, LAYER_HEIGHT, MARGIN = 22, 74, 12
+KEY_HEIGHT = 18  # a row of the legend
 LETTERS = 25  # of a name, as many as fit into a node
 
 # By what is split: what it is called.
@@ -131,15 +132,35 @@ def drawn(folded: Folded, strategy: Configs) -> dict[str, Any]:
         for group, label, place in zip(folded.groups, labels, layout.nodes, strict=True)
     ]
     used = {kind for node in nodes for kind, _ in node["shares"]}
+    legend = [(kind, text) for kind, text in SPLITS.items() if kind in used]
+    width = max([round(layout.width), *(_key_width(text) for _, text in legend)]) + 2 * MARGIN
     return {
-        "width": round(layout.width) + 2 * MARGIN,
+        "width": width,
         "height": layout.layers * LAYER_HEIGHT - (LAYER_HEIGHT - NODE_HEIGHT) + 2 * MARGIN,
         "node_width": NODE_WIDTH,
         "node_height": NODE_HEIGHT,
         "nodes": nodes,
         "edges": _curves(layout),
-        "legend": [(kind, text) for kind, text in SPLITS.items() if kind in used],
+        "legend": legend,
+        "keys": _keys(legend, width),
     }
+
+
+def _key_width(text: str) -> int:
+    """Of a square and a text of so many letters."""
+    return 16 + round(6.2 * len(text))
+
+
+def _keys(legend: Sequence[tuple[str, str]], width: int) -> list[dict[str, Any]]:
+    """The legend of a picture by itself: in as many rows as its width makes of it."""
+    keys: list[dict[str, Any]] = []
+    x, y = MARGIN, 8
+    for kind, text in legend:
+        if x > MARGIN and x + _key_width(text) > width - MARGIN:
+            x, y = MARGIN, y + KEY_HEIGHT
+        keys.append({"kind": kind, "text": text, "x": x, "y": y})
+        x += _key_width(text) + 18
+    return keys
 
 
 def split_text(group: Group, strategy: Configs) -> str:
