@@ -105,6 +105,7 @@ class Found(Iteration):
                 "in_words": self.setting.in_words(self.strategy),
                 "seconds": self.seconds,
                 "counts": _counts(self.result),
+                "untimed": self.untimed,
             }
             | details(self.timeline, self._priced_by)
             | self.setting.throughput(self.iteration_time_ns).facts()

@@ -21,7 +21,8 @@ namespace flexlegion {
 
 namespace {
 
-constexpr int kAllSubsets = 8;  // devices; with more, there are too many sets to try each
+constexpr double kOtherOrder = 0.25;  // the share of draws in which dimensions take turns
+constexpr int kAllSubsets = 8;        // devices; with more, there are too many sets to try each
 
 // Fills in which dimensions of a producer and a consumer go along with each other in the tensor
 // between them. What the producer reduces goes along with the parts of a linear input.
@@ -115,7 +116,7 @@ Candidates::Candidates(const Problem& problem, IdVector<OpId, int> groups)
 
 // Tasks are numbered with the last dimension the fastest, so its parts are on devices that stand
 // side by side, of one node mostly. Which dimension should be there depends on what its parts
-// exchange. So in half of the draws, dimensions take turns in a random order.
+// exchange. So in a quarter of the draws, dimensions take turns in a random order.
 std::vector<int> Candidates::random_devices(Random& random, const Split& split) const {
   std::vector<int> devices = random_set(random, split.tasks);
   if (problem_.in_order || devices_ <= kAllSubsets) return devices;
@@ -123,7 +124,7 @@ std::vector<int> Candidates::random_devices(Random& random, const Split& split) 
   for (int d = 0; d < static_cast<int>(split.degrees.size()); ++d) {
     if (split.degrees[d] > 1) cut.push_back(d);
   }
-  if (cut.size() < 2 || random.chance(0.75)) return devices;
+  if (cut.size() < 2 || !random.chance(kOtherOrder)) return devices;
   std::vector<int> order = cut;
   for (int i = static_cast<int>(order.size()) - 1; i > 0; --i) {
     std::swap(order[i], order[random.below(i + 1)]);

@@ -11,7 +11,8 @@
 namespace flexlegion {
 
 // Calls `begin()` in each thread, and what that gives with one job after the other (0 to jobs - 1).
-// With a core or a job alone, all happens in this thread. If a job throws, no more are begun, and
+// A thread takes some neighbours at a time, which may have much in common. With a core or a job
+// alone, all happens in this thread. If a job throws, no more are begun, and
 // one of the exceptions is thrown here.
 template <typename Begin>
 void side_by_side(int jobs, const Begin& begin) {
@@ -23,8 +24,8 @@ void side_by_side(int jobs, const Begin& begin) {
   const auto work = [&] {
     try {
       auto&& body = begin();
-      for (int job = next; (job = next.fetch_add(run)) < jobs;) {
-        for (const int end = std::min(job + run, jobs); job < end; ++job) body(job);
+      for (int first; (first = next.fetch_add(run)) < jobs;) {
+        for (int job = first; job < std::min(first + run, jobs); ++job) body(job);
       }
     } catch (...) {
       next = jobs;
