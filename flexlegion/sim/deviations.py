@@ -13,16 +13,7 @@ from dataclasses import dataclass
 from flexlegion.console.text import names
 from flexlegion.graph.graph import Operator
 from flexlegion.sim.problem import Problem
-from flexlegion.sim.simulator import (
-    LARGE,
-    NO_MEMORY,
-    OUT_OF_MEMORY,
-    SIMULATED,
-    TOO_MANY_TASKS,
-    Simulation,
-    full,
-    judge,
-)
+from flexlegion.sim.simulator import LARGE, NO_MEMORY, SIMULATED, Simulation, full, judge
 from flexlegion.strategy.configuration import SHARDING, ParallelConfig
 from flexlegion.strategy.strategy import ResolvedStrategy
 
@@ -113,17 +104,15 @@ def _simulated(problem: Problem, strategy: ResolvedStrategy) -> Savings:
     before = simulation.timeline_of(simulation.tasks)
 
     def savings(back: Mapping[str, ParallelConfig]) -> Saved:
-        after, reason = None, NO_MEMORY
+        after = None
         if any(config.order != strategy[name].order for name, config in back.items()):
             other = full(problem, strategy.changed(back))
             after = other if other.fits else None
-        elif (verdict := simulation.propose(back, "delta")) == SIMULATED:
+        elif simulation.propose(back, "delta") == SIMULATED:
             after = simulation.timeline_of(simulation.tasks)
             simulation.reject()
-        elif verdict != OUT_OF_MEMORY:
-            reason = TOO_MANY_TASKS
         if after is None:
-            return None, None, reason
+            return None, None, NO_MEMORY
         longer = after.iteration_time_ns - before.iteration_time_ns
         return longer, after.bytes_moved - before.bytes_moved, ""
 

@@ -129,7 +129,7 @@ std::vector<int> Candidates::random_devices(Random& random, const Split& split) 
   for (int i = static_cast<int>(order.size()) - 1; i > 0; --i) {
     std::swap(order[i], order[random.below(i + 1)]);
   }
-  const std::vector<int> in_order = devices;
+  const std::vector<int> set = devices;
   std::vector<int> part(split.degrees.size());
   for (int k = 0; k < split.tasks; ++k) {
     int rest = k;
@@ -139,7 +139,7 @@ std::vector<int> Candidates::random_devices(Random& random, const Split& split) 
     }
     int place = 0;
     for (int d : order) place = place * split.degrees[d] + part[d];
-    devices[k] = in_order[place];
+    devices[k] = set[place];
   }
   return devices;
 }

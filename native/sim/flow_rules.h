@@ -50,7 +50,6 @@ class FlowRules {
   Key key_of(int flow) const;
   FlowPtr find(const Key& key) const;  // or nullptr
   FlowPtr built(int flow);
-  void keep(const Key& key, const FlowPtr& flow);
 
  private:
   // What the tasks of a launch touch by one use.
@@ -121,6 +120,7 @@ class FlowRules {
   Placements placements_;
   FlowBuilder builder_;
 
+  void keep(const Key& key, const FlowPtr& flow);
   // Flows that were built, by group and configurations; see kCachedBytes.
   std::unordered_map<Key, FlowPtr, KeyHash> built_;
   std::int64_t built_bytes_ = 0;

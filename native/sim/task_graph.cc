@@ -15,9 +15,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <iterator>
 #include <memory>
 #include <numeric>
+#include <unordered_map>
 
 #include "support/side_by_side.h"
 
@@ -65,10 +65,9 @@ bool TaskGraph::set(const PricedStrategy& strategy, std::int64_t most,
   }
   std::int64_t left = most / problem_.graph.micro_batches - launch_tasks();
   std::int64_t transfers_left = most_transfers / problem_.graph.micro_batches - launch_tasks();
-  const FlowsByKey ahead = built_ahead(left, transfers_left);
+  const std::vector<FlowPtr> ahead = built_ahead(left, transfers_left);
   for (std::size_t f = 0; f < flows_.size(); ++f) {
-    const auto found = ahead.find(rules_.key_of(static_cast<int>(f)));
-    flows_[f] = found == ahead.end() ? rules_.flow(static_cast<int>(f)) : found->second;
+    flows_[f] = ahead[f] != nullptr ? ahead[f] : rules_.flow(static_cast<int>(f));
     left -= static_cast<std::int64_t>(flows_[f]->hops.size());
     transfers_left -= flows_[f]->all_hops;
     if (left < 0 || transfers_left < 0) return false;
@@ -83,17 +82,24 @@ bool TaskGraph::set(const PricedStrategy& strategy, std::int64_t most,
 }
 
 // Flows of a large strategy, built side by side until they have more hops than `left`, or more than
-// `transfers_left` if each transfer is looked at. Each thread has rules of its own, as these have
-// scratch memory. Of equal flows, one is built. Turns are not among them: they look at other flows.
-TaskGraph::FlowsByKey TaskGraph::built_ahead(std::int64_t left, std::int64_t transfers_left) {
-  FlowsByKey ahead;
-  if (launch_tasks() < kManyTasks) return ahead;
-  std::vector<std::pair<int, FlowPtr*>> jobs;
-  for (int f = 0; f < static_cast<int>(flows_.size()); ++f) {
+// `transfers_left` if each transfer is looked at; of what is not built, nullptr. Each thread has
+// rules of its own, as these have scratch memory. Of equal flows, the first one is built. Turns are
+// not among them: they look at other flows.
+std::vector<FlowPtr> TaskGraph::built_ahead(std::int64_t left, std::int64_t transfers_left) {
+  std::vector<FlowPtr> flows(flows_.size());
+  if (launch_tasks() < kManyTasks) return flows;
+  std::unordered_map<FlowRules::Key, int, FlowRules::KeyHash> first_of;
+  std::vector<int> jobs;
+  std::vector<std::pair<int, int>> equal;  // a flow, and the first that is equal to it
+  for (int f = 0; f < static_cast<int>(flows.size()); ++f) {
     if (flow_ids()[f].kind == FlowKind::turns) continue;
     const FlowRules::Key key = rules_.key_of(f);
-    const auto [entry, is_new] = ahead.emplace(key, rules_.find(key));
-    if (is_new && entry->second == nullptr) jobs.emplace_back(f, &entry->second);
+    const auto [entry, is_first] = first_of.emplace(key, f);
+    if (!is_first) {
+      equal.emplace_back(f, entry->second);
+    } else if ((flows[f] = rules_.find(key)) == nullptr) {
+      jobs.push_back(f);
+    }
   }
   std::atomic<std::int64_t> hops{0}, all_hops{0};
   side_by_side(static_cast<int>(jobs.size()), [&] {
@@ -101,16 +107,14 @@ TaskGraph::FlowsByKey TaskGraph::built_ahead(std::int64_t left, std::int64_t tra
         std::make_unique<FlowRules>(problem_, launch_graph_, configs_, blocks_, flows_, detail_);
     return [&, rules = std::move(rules)](int job) {
       if (hops > left || all_hops > transfers_left) return;
-      const auto& [f, flow] = jobs[static_cast<std::size_t>(job)];
-      *flow = rules->built(f);
-      hops += static_cast<std::int64_t>((*flow)->hops.size());
-      all_hops += (*flow)->all_hops;
+      FlowPtr& flow = flows[jobs[job]];
+      flow = rules->built(jobs[job]);
+      hops += static_cast<std::int64_t>(flow->hops.size());
+      all_hops += flow->all_hops;
     };
   });
-  for (auto entry = ahead.begin(); entry != ahead.end();) {
-    entry = entry->second == nullptr ? ahead.erase(entry) : std::next(entry);
-  }
-  return ahead;
+  for (const auto& [f, first] : equal) flows[f] = flows[first];
+  return flows;
 }
 
 // Lists and marks what a change touches: marks answer "is it listed", and lists are short.

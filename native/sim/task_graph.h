@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <limits>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -104,8 +103,7 @@ class TaskGraph {
 
  private:
   std::int64_t launch_tasks() const;  // of a round
-  using FlowsByKey = std::unordered_map<FlowRules::Key, FlowPtr, FlowRules::KeyHash>;
-  FlowsByKey built_ahead(std::int64_t left, std::int64_t transfers_left);
+  std::vector<FlowPtr> built_ahead(std::int64_t left, std::int64_t transfers_left);
   void collect(const PartialStrategy& configs);
   void mark_fed(int flow);
   bool within(std::int64_t limit);

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -12,8 +14,8 @@ namespace flexlegion {
 
 // Calls `begin()` in each thread, and what that gives with one job after the other (0 to jobs - 1).
 // A thread takes some neighbours at a time, which may have much in common. With a core or a job
-// alone, all happens in this thread. If a job throws, no more are begun, and
-// one of the exceptions is thrown here.
+// alone, or where the system gives no more threads, all happens in this one. If a job throws, no
+// more are begun, and one of the exceptions is thrown here.
 template <typename Begin>
 void side_by_side(int jobs, const Begin& begin) {
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
@@ -34,7 +36,11 @@ void side_by_side(int jobs, const Begin& begin) {
     }
   };
   std::vector<std::thread> threads;
-  for (int t = 1; t < std::min(cores, jobs); ++t) threads.emplace_back(work);
+  threads.reserve(static_cast<std::size_t>(cores));
+  try {
+    for (int t = 1; t < std::min(cores, jobs); ++t) threads.emplace_back(work);
+  } catch (const std::system_error&) {  // those that have begun are enough
+  }
   work();
   for (std::thread& thread : threads) thread.join();
   if (thrown) std::rethrow_exception(thrown);

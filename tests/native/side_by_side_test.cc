@@ -3,7 +3,10 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <chrono>
+#include <new>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 namespace fl = flexlegion;
@@ -17,17 +20,19 @@ TEST_CASE("each job is done once") {
 }
 
 TEST_CASE("what a job throws is thrown once all threads have ended") {
-  std::atomic<int> done{0};
+  std::atomic<int> running{0};
   const auto run = [&] {
     fl::side_by_side(1000, [&] {
       return [&](int job) {
-        if (job == 500) throw std::invalid_argument("job 500");
-        ++done;
+        if (job == 10) throw std::invalid_argument("job 10");
+        ++running;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        --running;
       };
     });
   };
-  CHECK_THROWS_WITH_AS(run(), "job 500", std::invalid_argument);
-  CHECK(done < 1000);
+  CHECK_THROWS_WITH_AS(run(), "job 10", std::invalid_argument);
+  CHECK(running == 0);
 }
 
 TEST_CASE("what a thread cannot begin with is thrown") {
